@@ -1,0 +1,169 @@
+"""The nouns: `Group`, `Collective`, `Traits`, `Op`, `Program`. All frozen; an `Editor` makes the next Program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from weft.ir.args import Arg, Ref, refs
+from weft.ir.specs import Spec
+
+T = TypeVar("T")
+
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "permute")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks that take part in a collective, as seen by the rank whose program this is."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What a start communicates: its kind, among whom, and how numbers are reduced ("" where none are)."""
+
+    kind: str
+    group: Group
+    reduce_op: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What an op is, as far as moving it is concerned. Arguments are named by position or by keyword.
+
+    - `views`: its results may share storage with these arguments
+    - `mutates`: it writes to these arguments
+    - `random`: it draws from the generator that all such ops share, so they keep their order
+    - `matmul`: it multiplies matrices
+    - `communicates`: it needs other ranks to take part
+    - `barrier`: nothing is known of its effects, so nothing moves across it
+    """
+
+    views: tuple[int | str, ...] = ()
+    mutates: tuple[int | str, ...] = ()
+    random: bool = False
+    matmul: bool = False
+    communicates: bool = False
+    barrier: bool = False
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it only looks at its argument in another way: it reads no element and takes no time."""
+        return bool(self.views) and not self.mutates and not self.barrier and not self.communicates
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One line of a Program.
+
+    `sources` names the ops of the first Program that this one stands for: the members of a bucket, the collective
+    that a chunk was cut from. It is empty on ops that were there from the beginning.
+    """
+
+    name: str
+    target: str
+    args: tuple[Arg, ...] = ()
+    kwargs: Mapping[str, Arg] = field(default_factory=dict, hash=False)
+    out: tuple[Spec, ...] = ()
+    traits: Traits = Traits()
+    comm: Collective | None = None
+    origin: str = ""
+    sources: tuple[str, ...] = ()
+
+    @property
+    def is_start(self) -> bool:
+        return self.comm is not None
+
+    @property
+    def is_wait(self) -> bool:
+        return self.target == "wait"
+
+    @property
+    def is_input(self) -> bool:
+        return self.target == "input"
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it matters that it runs even if nobody uses its result."""
+        traits = self.traits
+        return bool(traits.mutates) or traits.random or traits.communicates or traits.barrier
+
+    def refs(self) -> Iterator[Ref]:
+        """The values that it is given, in order, with repetition."""
+        for arg in self.args:
+            yield from refs(arg)
+        for arg in self.kwargs.values():
+            yield from refs(arg)
+
+    def argument(self, key: int | str) -> Arg:
+        """The argument at a position or under a keyword; None where it was left out."""
+        if isinstance(key, str):
+            return self.kwargs.get(key)
+        return self.args[key] if key < len(self.args) else None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A step: its ops in the order in which they are issued, and what it returns.
+
+    `source` is whatever the importer needs to lower the program again, kept from Program to Program and
+    meaningless to everybody else. It takes no part in comparison.
+    """
+
+    ops: tuple[Op, ...]
+    outputs: tuple[Arg, ...] = ()
+    history: tuple[str, ...] = ()
+    source: Any = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Where each op stands. If a name is taken twice the last one counts; `verify` reports it."""
+        return {op.name: position for position, op in enumerate(self.ops)}
+
+    def __getitem__(self, name: str) -> Op:
+        return self.ops[self.index[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.index
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    @cached_property
+    def inputs(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.ops if op.is_input)
+
+    @cached_property
+    def starts(self) -> tuple[Op, ...]:
+        """The collectives, in the order in which they are issued."""
+        return tuple(op for op in self.ops if op.is_start)
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups that communicate, in order of first appearance."""
+        return tuple(dict.fromkeys(op.comm.group for op in self.ops if op.comm is not None))
+
+    @cached_property
+    def _facts(self) -> dict[object, Any]:
+        return {}
+
+    def fact(self, analysis: Callable[[Program], T]) -> T:
+        """`analysis(self)`, computed once: a Program never changes."""
+        if analysis not in self._facts:
+            self._facts[analysis] = analysis(self)
+        found: T = self._facts[analysis]
+        return found
+
+    def __str__(self) -> str:
+        from weft.ir.text import print_program  # text.py needs Program to be defined first
+
+        return print_program(self)
