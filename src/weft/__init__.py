@@ -1,0 +1,67 @@
+"""Weft: a communication compiler for distributed PyTorch.
+
+Importing it is cheap and does not import torch; what needs torch is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import (
+    GraphError,
+    OptionError,
+    ParseError,
+    PassError,
+    PlanError,
+    ProgramError,
+    VerifyError,
+    WeftError,
+)
+from weft.ir import Collective, Editor, Group, Op, Program, Ref, TensorSpec, Traits, parse, print_program
+from weft.passes import PASSES, Plan, Remark, parse_pipeline
+
+# This rebinds the package's attribute from the module of that name to the function, which is what people call.
+from weft.verify import verify
+
+if TYPE_CHECKING:
+    from weft.fx import capture, from_fx, to_fx
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PASSES",
+    "Collective",
+    "Editor",
+    "GraphError",
+    "Group",
+    "Op",
+    "OptionError",
+    "ParseError",
+    "PassError",
+    "Plan",
+    "PlanError",
+    "Program",
+    "ProgramError",
+    "Ref",
+    "Remark",
+    "TensorSpec",
+    "Traits",
+    "VerifyError",
+    "WeftError",
+    "capture",
+    "from_fx",
+    "parse",
+    "parse_pipeline",
+    "print_program",
+    "to_fx",
+    "verify",
+]
+
+_NEED_TORCH = {"capture": "weft.fx", "from_fx": "weft.fx", "to_fx": "weft.fx"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    return getattr(import_module(_NEED_TORCH[name]), name)

@@ -1,0 +1,43 @@
+"""The command line: one file a command."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+_COMMANDS = {
+    "demo": "capture a small sharded model, optimise it, run both on real processes and compare",
+    "opt": "put a program through passes",
+    "verify": "check that one program may replace another",
+}
+
+
+class _Lazy(click.Group):
+    """Imports a command when it is used, so that `weft --help` and `weft opt` do not wait for torch."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"weft.cli.{name}").command
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="weft")
+def main() -> None:
+    """Weft, a communication compiler for distributed PyTorch.
+
+    \b
+    Look at what a pass does to a program:
+        weft opt -p sink_waits,hoist_starts step.weft
+    Check that one program may replace another:
+        weft verify before.weft after.weft
+    """

@@ -28,7 +28,7 @@ from weft.ir.program import Collective, Op, Program, Traits
 from weft.ir.specs import ScalarSpec, Spec
 from weft.ir.targets import traits_of
 
-__all__ = ["VERSION", "parse", "print_op", "print_program", "print_spec", "print_value"]
+__all__ = ["VERSION", "counted", "parse", "print_op", "print_program", "print_spec", "print_value"]
 
 VERSION = 1
 
@@ -76,6 +76,11 @@ def print_spec(spec: Spec) -> str:
     if spec.strides is not None:
         shape += ";" + ",".join(map(str, spec.strides))
     return f"{spec.dtype}[{shape}]" + (f"@{spec.device}" if spec.device else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 op`, `2 ops`: for remarks."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _specs(out: tuple[Spec, ...]) -> str:

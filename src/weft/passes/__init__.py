@@ -1,0 +1,17 @@
+"""The passes. `PASSES` is the one table of them; nothing registers itself by being imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.passes.base import Context, Pass, Plan, Remark, Step
+from weft.passes.hoist_starts import HoistStarts
+from weft.passes.options import make_pass, parse_pipeline, pass_text
+from weft.passes.sink_waits import SinkWaits
+
+__all__ = ["PASSES", "Context", "Pass", "Plan", "Remark", "Step", "make_pass", "parse_pipeline", "pass_text"]
+
+PASSES: Mapping[str, type[Pass]] = {
+    SinkWaits.name: SinkWaits,
+    HoistStarts.name: HoistStarts,
+}

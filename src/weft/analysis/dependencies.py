@@ -1,0 +1,150 @@
+"""What must stay before what: by data, through shared memory, by the random generator, by barriers.
+
+A collective is asynchronous, and the model says so: a start reads its input and writes its result from the start to
+the wait. So the wait counts as a reader of the start's input and as a writer of its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from weft.analysis.pairs import pairs
+from weft.analysis.storages import Storages, storages
+from weft.ir.program import Op, Program
+
+
+class Kind(Enum):
+    """Why one op must stay before another."""
+
+    DATA = "data"  # the later one uses the earlier one's result
+    MUTATION = "mutation"  # one of them writes what the other reads or writes
+    IN_FLIGHT = "in flight"  # the same, where one of them is a wait: the collective was under way until then
+    RANDOM = "random"  # both draw from the same generator
+    BARRIER = "barrier"  # one of them is a barrier
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """`before[i]` holds the positions that must stay before position i, sorted, without repetition.
+
+    `order` lists the edges that are not visible as data, as (before, after, kind), sorted by `after`.
+    """
+
+    before: tuple[tuple[int, ...], ...]
+    order: tuple[tuple[int, int, Kind], ...]
+
+    def after(self) -> list[list[int]]:
+        """The same edges the other way round: for each position, those that must stay after it."""
+        found: list[list[int]] = [[] for _ in self.before]
+        for position, earlier in enumerate(self.before):
+            for other in earlier:
+                found[other].append(position)
+        return found
+
+
+def dependencies(program: Program) -> Dependencies:
+    """Every dependency of a Program: any order that keeps them computes the same.
+
+    Values that are used but not defined before are left out; `verify` reports those.
+    """
+    return program.fact(_dependencies)
+
+
+def accesses(program: Program) -> list[tuple[frozenset[int], frozenset[int]]]:
+    """For each op, the storages that it reads and those that it writes, in flight included."""
+    return program.fact(_accesses)
+
+
+def _accesses(program: Program) -> list[tuple[frozenset[int], frozenset[int]]]:
+    known, start_of = storages(program), pairs(program).start
+    sent: dict[str, frozenset[int]] = {}
+    found = []
+    for op in program.ops:
+        if op.is_start:
+            sent[op.name] = _read(op, known)
+        if op.is_wait and op.name in start_of:
+            found.append((sent[start_of[op.name]], known.of_value(op.name)))
+        else:
+            found.append((_read(op, known), _written(op, known)))
+    return found
+
+
+_NONE: frozenset[int] = frozenset()
+
+
+def _read(op: Op, known: Storages) -> frozenset[int]:
+    if op.traits.is_view:
+        return _NONE
+    return known.of_args((*op.args, *op.kwargs.values()) if op.kwargs else op.args)
+
+
+def _written(op: Op, known: Storages) -> frozenset[int]:
+    if op.is_start:
+        return known.of_value(op.name)
+    if not op.traits.mutates:
+        return _NONE
+    return known.of_args(op.argument(key) for key in op.traits.mutates)
+
+
+def _dependencies(program: Program) -> Dependencies:
+    index = program.index
+    # Of those that an op refers to, only what comes before it: a use before its definition is not a dependency.
+    before = [
+        {place for ref in op.refs() if (place := index.get(ref.name, position)) < position}
+        for position, op in enumerate(program.ops)
+    ]
+    order: dict[tuple[int, int], Kind] = {}
+    for earlier, later, kind in (*_through_memory(program), *_random(program.ops), *_barriers(program.ops)):
+        if earlier not in before[later]:
+            order.setdefault((earlier, later), kind)
+    for earlier, later in order:
+        before[later].add(earlier)
+    edges = sorted(((a, b, kind) for (a, b), kind in order.items()), key=lambda edge: (edge[1], edge[0]))
+    return Dependencies(tuple(tuple(sorted(found)) for found in before), tuple(edges))
+
+
+def _through_memory(program: Program) -> Iterator[tuple[int, int, Kind]]:
+    writer: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    for position, (reads, writes) in enumerate(accesses(program)):
+        for storage in sorted(reads | writes) if writes else reads:
+            if storage in writer:
+                yield _edge(writer[storage], position, program)
+            if storage not in writes:
+                readers.setdefault(storage, []).append(position)
+                continue
+            for reader in readers.pop(storage, ()):
+                yield _edge(reader, position, program)
+            writer[storage] = position
+
+
+def _edge(earlier: int, later: int, program: Program) -> tuple[int, int, Kind]:
+    flying = program.ops[earlier].is_wait or program.ops[later].is_wait
+    return earlier, later, Kind.IN_FLIGHT if flying else Kind.MUTATION
+
+
+def _random(ops: Iterable[Op]) -> Iterator[tuple[int, int, Kind]]:
+    last: int | None = None
+    for position, op in enumerate(ops):
+        if op.traits.random:
+            if last is not None:
+                yield last, position, Kind.RANDOM
+            last = position
+
+
+def _barriers(ops: Iterable[Op]) -> Iterator[tuple[int, int, Kind]]:
+    barrier: int | None = None
+    since: list[int] = []
+    for position, op in enumerate(ops):
+        if op.is_input:
+            continue
+        if barrier is not None:
+            yield barrier, position, Kind.BARRIER
+        if op.traits.barrier:
+            for earlier in since:
+                yield earlier, position, Kind.BARRIER
+            barrier, since = position, []
+        else:
+            since.append(position)

@@ -1,0 +1,88 @@
+"""How much device memory a Program needs at each op, and what lies there at the worst moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from weft.analysis.pairs import pairs
+from weft.analysis.storages import storages
+from weft.ir.args import refs
+from weft.ir.program import Program
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory by storage: a view holds its base, an in-place result its input, a collective what it sends.
+
+    - `bytes_at`: for each position, the bytes that live while that op runs
+    - `births`, `deaths`: for each storage, the first and the last position at which it lives
+    """
+
+    bytes_at: tuple[int, ...]
+    births: tuple[int, ...]
+    deaths: tuple[int, ...]
+    program: Program
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.bytes_at, default=0)
+
+    @property
+    def peak_position(self) -> int:
+        """The position of the first op at which the peak is reached; -1 in a program without ops."""
+        return self.bytes_at.index(self.peak_bytes) if self.bytes_at else -1
+
+    def live_at(self, position: int) -> list[tuple[str, int]]:
+        """What lives while the op at `position` runs: (the op that made it, bytes), largest first."""
+        known = storages(self.program)
+        found = [
+            (self.program.ops[known.maker[storage]].name, known.nbytes[storage])
+            for storage, (birth, death) in enumerate(zip(self.births, self.deaths, strict=True))
+            if birth <= position <= death and known.nbytes[storage]
+        ]
+        return sorted(found, key=lambda entry: -entry[1])
+
+
+def memory(program: Program) -> Memory:
+    """The memory of a Program in its present order.
+
+    Inputs live throughout, unless they are donated (`input(donated=True)`): those die after their last use, like
+    everything else that is not an output.
+    """
+    return program.fact(_memory)
+
+
+def _memory(program: Program) -> Memory:
+    known = storages(program)
+    births = [0 if program.ops[maker].target in ("input", "get_attr") else maker for maker in known.maker]
+    deaths = list(known.maker)
+    end = len(program) - 1
+    for position, op in enumerate(program.ops):
+        for ref in op.refs():
+            for storage in known.of_value(ref.name):
+                deaths[storage] = position
+    for start, waits in pairs(program).waits.items():
+        # What a collective sends and receives is its own until it has been waited for.
+        until = program.index[waits[-1]] if waits else end
+        for storage in known.of_args((*program[start].args, *program[start].kwargs.values())):
+            deaths[storage] = max(deaths[storage], until)
+        if not waits:
+            for storage in known.of_value(start):
+                deaths[storage] = end
+    for storage in _kept(program):
+        deaths[storage] = end
+    change = [0] * (len(program) + 1)
+    for size, birth, death in zip(known.nbytes, births, deaths, strict=True):
+        change[birth] += size
+        change[death + 1] -= size
+    return Memory(tuple(accumulate(change[:-1])), tuple(births), tuple(deaths), program)
+
+
+def _kept(program: Program) -> frozenset[int]:
+    """The storages that outlive the step: outputs, and inputs that were not given away."""
+    names = {ref.name for output in program.outputs for ref in refs(output)}
+    names |= {op.name for op in program.inputs if not op.kwargs.get("donated")}
+    names |= {op.name for op in program.ops if op.target == "get_attr"}
+    known = storages(program)
+    return frozenset(storage for name in names for storage in known.of_value(name))

@@ -1,0 +1,86 @@
+"""Which values share memory: views share their base's storage, in-place results that of their input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from weft.ir.args import Arg, Ref, parts, refs
+from weft.ir.program import Op, Program
+from weft.ir.specs import Spec, TensorSpec
+
+
+@dataclass(frozen=True)
+class Storages:
+    """Storages are numbered in the order in which they are made.
+
+    - `of`: for each op, the storages of each of its results; more than one where it may be any of several
+    - `maker`: for each storage, the position of the op that allocates it
+    - `nbytes`: for each storage, its size; zero for what does not lie on the device
+    """
+
+    of: Mapping[str, tuple[tuple[int, ...], ...]]
+    maker: tuple[int, ...]
+    nbytes: tuple[int, ...]
+
+    def of_value(self, name: str) -> frozenset[int]:
+        """All storages that a value touches; none for a value that is not defined."""
+        return frozenset(storage for result in self.of.get(name, ()) for storage in result)
+
+    def of_args(self, args: Iterable[Arg]) -> frozenset[int]:
+        """All storages that these arguments touch."""
+        names = {ref.name for arg in args for ref in refs(arg)}
+        return frozenset(storage for name in names for result in self.of.get(name, ()) for storage in result)
+
+
+def storages(program: Program) -> Storages:
+    """The storages of a Program. Inputs are taken to be distinct."""
+    return program.fact(_storages)
+
+
+def _storages(program: Program) -> Storages:
+    of: dict[str, tuple[tuple[int, ...], ...]] = {}
+    maker: list[int] = []
+    nbytes: list[int] = []
+    for position, op in enumerate(program.ops):
+        shared = _shared(op, of)
+        if shared is None:
+            first = len(maker)
+            maker += [position] * len(op.out)
+            nbytes += map(_device_bytes, op.out)
+            shared = tuple((first + i,) for i in range(len(op.out)))
+        of[op.name] = shared
+    return Storages(of, tuple(maker), tuple(nbytes))
+
+
+def _shared(op: Op, of: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[tuple[int, ...], ...] | None:
+    """The storages of a view's or an in-place op's results; None if it makes its own."""
+    if not op.traits.views:
+        return None
+    if op.target == "getitem":
+        return (_element(op, of),)
+    bases = [op.argument(key) for key in op.traits.views]
+    if len(bases) == 1 and isinstance(bases[0], tuple) and len(bases[0]) == len(op.out):
+        return tuple(_touched(item, of) for item in bases[0])  # a list in, a list out, item by item
+    together = tuple(sorted({storage for base in bases for storage in _touched(base, of)}))
+    # An optional argument that was left out (`out=None`): the result is its own.
+    return (together,) * len(op.out) if together else None
+
+
+def _element(op: Op, of: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[int, ...]:
+    base, index = op.args[0], op.args[1] if len(op.args) > 1 else None
+    results = of.get(base.name, ()) if isinstance(base, Ref) else ()
+    if isinstance(index, int) and -len(results) <= index < len(results):
+        return results[index]
+    return _touched(base, of)
+
+
+def _touched(arg: Arg, of: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[int, ...]:
+    if isinstance(arg, Ref):
+        results = of.get(arg.name, ())
+        return results[0] if len(results) == 1 else tuple(sorted({s for result in results for s in result}))
+    return tuple(sorted({storage for part in parts(arg) for storage in _touched(part, of)}))
+
+
+def _device_bytes(spec: Spec) -> int:
+    return spec.nbytes if isinstance(spec, TensorSpec) and not spec.device else 0

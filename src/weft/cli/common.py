@@ -1,0 +1,47 @@
+"""What the commands share: reading programs, and turning errors into one paragraph and an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from weft.errors import PassError, VerifyError, WeftError
+from weft.ir.parser import parse
+from weft.ir.program import Program
+
+UNSAFE, BAD_INPUT = 1, 2  # exit codes: a program or a plan is not safe; the command could not do its work
+
+
+def read_text(path: str) -> str:
+    """The text of a file, or of standard input for `-`."""
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return data.decode("utf-8", "surrogatepass")
+    except OSError as error:
+        raise WeftError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise WeftError(f"{path} is not text: byte {error.start} is not UTF-8") from None
+
+
+def read_program(path: str) -> Program:
+    """The program in a file, or on standard input for `-`."""
+    return parse(read_text(path), source=path)
+
+
+@contextmanager
+def reported(as_json: bool) -> Iterator[None]:
+    """Print a WeftError as its message, or as JSON, and leave with the exit code that it stands for."""
+    try:
+        yield
+    except WeftError as error:
+        code = UNSAFE if isinstance(error, VerifyError | PassError) else BAD_INPUT
+        if as_json:
+            click.echo(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        else:
+            click.echo(f"weft: {error}", err=True)
+        sys.exit(code)

@@ -1,0 +1,109 @@
+"""Runs passes one after the other: verify after each, time each, collect remarks, write a reproducer on failure."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from weft.errors import OptionError, PassError
+from weft.ir.program import Program
+from weft.ir.text import print_program
+from weft.passes import Context, Pass, Plan, Remark, pass_text
+from weft.verify import verify
+
+REPLAY = "# weft opt -p "  # the first line of a reproducer says how to replay it
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pass that ran: what it decided, what it made, and the seconds that each part took."""
+
+    plan: Plan
+    program: Program
+    plan_s: float
+    apply_s: float
+    verify_s: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a pipeline made of a program."""
+
+    program: Program
+    stages: tuple[Stage, ...]
+    remarks: tuple[Remark, ...]
+
+
+def run(
+    program: Program,
+    passes: Iterable[Pass],
+    *,
+    verify_each: bool = True,
+    reproducers: Path | None = None,
+    watch: Callable[[Stage], None] = lambda stage: None,
+) -> Result:
+    """Put a program through passes.
+
+    A pass that raises, or whose result breaks a rule, ends the run with a PassError that names a reproducer: a file
+    in `reproducers` (by default the system's temporary directory) which `weft opt` replays. `watch` is called after
+    each pass.
+    """
+    stages: list[Stage] = []
+    remarks = list(_barriers(program))
+    for one in passes:
+        before = stages[-1].program if stages else program
+        try:
+            stage = _stage(before, one, verify_each)
+        except OptionError:
+            raise  # the user's, not the pass's
+        except Exception as cause:
+            written = write_reproducer(before, pass_text(one), reproducers)
+            raise PassError(pass_text(one), cause, written) from cause
+        stages.append(stage)
+        remarks += stage.plan.remarks
+        watch(stage)
+    return Result(stages[-1].program if stages else program, tuple(stages), tuple(remarks))
+
+
+def write_reproducer(program: Program, pipeline: str, directory: Path | None = None) -> str | None:
+    """Write the program with the pipeline that fails on it. None if the place cannot be written to."""
+    text = f"{REPLAY}{shlex.quote(pipeline)}\n{print_program(program)}"
+    name = f"weft-repro-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}.weft"
+    path = (directory or Path(tempfile.gettempdir())) / name
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        return None  # the failure itself is still reported; a full disk must not hide it
+    return str(path)
+
+
+def read_replay(text: str) -> str | None:
+    """The pipeline that a reproducer's first line names, if it is one."""
+    first = text.split("\n", 1)[0]
+    if not first.startswith(REPLAY):
+        return None
+    words = shlex.split(first.removeprefix(REPLAY))
+    return words[0] if len(words) == 1 else None
+
+
+def _stage(before: Program, one: Pass, verify_each: bool) -> Stage:
+    started = perf_counter()
+    plan = one.plan(before, Context.of(before))
+    planned = perf_counter()
+    made = one.apply(before, plan)
+    applied = perf_counter()
+    if verify_each:
+        verify(before, made, reorders=one.reorders)
+    return Stage(plan, made, planned - started, applied - planned, perf_counter() - applied)
+
+
+def _barriers(program: Program) -> Iterable[Remark]:
+    for op in program.ops:
+        if op.traits.barrier:
+            what = "communicates in a way that Weft does not know" if op.traits.communicates else "is unknown to Weft"
+            yield Remark("import", op.name, "note", f"{op.target} {what}: nothing moves across it")
