@@ -1,1 +1,7 @@
-"""fx"""
+"""The only room that knows torch.fx and c10d: how each op is spelled there, and the way in and out."""
+
+from weft.fx.capture import capture
+from weft.fx.exporter import relink, to_fx
+from weft.fx.importer import from_fx
+
+__all__ = ["capture", "from_fx", "relink", "to_fx"]

@@ -1,0 +1,165 @@
+"""`from_fx`: a torch.fx graph as a Program."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from weft.errors import GraphError
+from weft.fx.collectives import WAIT, Groups, is_collective, read_collective
+from weft.fx.literals import ArgReader
+from weft.fx.names import target_of
+from weft.fx.schema import function_traits, submodules
+from weft.fx.values import SpecReader
+from weft.ir.args import Arg, Tuple, parts
+from weft.ir.program import Collective, Op, Program, Traits
+from weft.ir.specs import ScalarSpec, Spec
+from weft.ir.targets import BARRIER, PURE, traits_of
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@dataclass(frozen=True)
+class Source:
+    """What `to_fx` needs to give back the graph that a Program came from.
+
+    - `nodes` and `ops`: each node, and the op that it became; an op that is still the same object is still that node
+    - `objects`: arguments that only this graph has
+    - `bare_output`: the graph returned one value and not a sequence
+    """
+
+    graph: Graph
+    nodes: Mapping[str, Node]
+    ops: Mapping[str, Op]
+    objects: Mapping[str, object]
+    output: Node | None
+    bare_output: bool
+
+
+def from_fx(graph: GraphModule | Graph, *, groups: Groups | None = None) -> Program:
+    """The Program that a graph is: one op for each node, with the nodes' names.
+
+    Nodes need the metadata `val`, which every graph from torch.compile, AOTAutograd, make_fx and export has. The ranks
+    of groups are looked up in torch.distributed; `groups` gives them where that is not initialised.
+    """
+    return _Importer(graph.graph if isinstance(graph, GraphModule) else graph, groups or {}).program()
+
+
+class _Importer:
+    def __init__(self, graph: Graph, groups: Groups) -> None:
+        self.graph, self.groups = graph, groups
+        self.specs = SpecReader(_main_device(graph))
+        self.args = ArgReader(self.specs)
+        self.traits: dict[object, Traits] = {}
+        self.origins: dict[str, str] = {}
+        self.here = os.getcwd() + os.sep
+
+    def program(self) -> Program:
+        nodes: dict[str, Node] = {}
+        ops: dict[str, Op] = {}
+        output: Node | None = None
+        for node in self.graph.nodes:
+            if node.op == "output":
+                output = node
+            else:
+                nodes[node.name] = node
+                ops[node.name] = self.op(node)
+        returned = output.args[0] if output is not None else ()
+        arg = self.args.read(returned)
+        bare = not isinstance(arg, tuple | Tuple)
+        outputs = (arg,) if bare else parts(arg)
+        source = Source(self.graph, nodes, ops, self.args.objects, output, bare)
+        return Program(tuple(ops.values()), outputs, source=source)
+
+    def op(self, node: Node) -> Op:
+        if node.op == "placeholder":
+            return Op(node.name, "input", out=self.out(node), traits=PURE)
+        if node.op == "get_attr":
+            return Op(node.name, "get_attr", (str(node.target),), out=self.out(node), traits=PURE)
+        target, args, kwargs, traits, comm = self.call(node)
+        return Op(node.name, target, args, kwargs, self.out(node), traits, comm, self.origin(node))
+
+    def call(self, node: Node) -> tuple[str, tuple[Arg, ...], dict[str, Arg], Traits, Collective | None]:
+        if node.op == "call_function" and is_collective(node.target):
+            target, args, kwargs, comm = read_collective(node, self.groups, self.args.read)
+            return target, args, kwargs, traits_of(target), comm
+        args = tuple(map(self.args.read, node.args))
+        kwargs = {key: self.args.read(value) for key, value in node.kwargs.items()}
+        if node.op != "call_function":  # a method or a module: what it does is not in its name
+            return node.op, (str(node.target), *args), kwargs, BARRIER, None
+        if node.target is WAIT:
+            return "wait", args, kwargs, traits_of("wait"), None
+        if node.target is operator.getitem:
+            return "getitem", args, kwargs, traits_of("getitem"), None
+        return target_of(node.target), args, kwargs, self.traits_of(node), None
+
+    def traits_of(self, node: Node) -> Traits:
+        inner = submodules(node)
+        if inner:
+            return function_traits(node.target, inner)
+        if node.target not in self.traits:
+            self.traits[node.target] = function_traits(node.target)
+        return self.traits[node.target]
+
+    def out(self, node: Node) -> tuple[Spec, ...]:
+        if "val" in node.meta:
+            return self.specs.specs(node.meta["val"])
+        if node.op == "get_attr":
+            return self.specs.specs(_attribute(node))
+        if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
+            return ()
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            return (ScalarSpec("object"),)
+        raise GraphError(
+            f"%{node.name} ({target_of(node.target) if callable(node.target) else node.target}) has no 'val' in its "
+            "metadata, so its shape is not known; trace the graph with make_fx, torch.compile or torch.export"
+        )
+
+    def origin(self, node: Node) -> str:
+        """Where the user's code made it: the path of its module, and file:line."""
+        stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+        module = _module_path(stack) if stack else ""
+        trace = node.meta.get("stack_trace")
+        return f"{module} {self.place(trace) if trace else ''}".strip()
+
+    def place(self, trace: str) -> str:
+        if trace not in self.origins:
+            frames = _FRAME.findall(trace)
+            # The user's own line, not the one inside torch that it led to.
+            frames = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
+            file, line = frames[-1] if frames else ("", "")
+            self.origins[trace] = f"{file.removeprefix(self.here)}:{line}" if frames else ""
+        return self.origins[trace]
+
+
+def _module_path(stack: Mapping[str, Any]) -> str:
+    path = list(stack.values())[-1][0]
+    # Dynamo spells paths as expressions: L['self'].layers[0].up, or with _modules in between.
+    path = re.sub(r"^L\['\w+'\]", "", path)
+    path = re.sub(r"\._modules\['([^']+)'\]", r".\1", path)
+    path = re.sub(r"\[['\"]?([^\]'\"]+)['\"]?\]", r".\1", path)
+    return str(path).strip(".")
+
+
+def _attribute(node: Node) -> Any:
+    value: Any = node.graph.owning_module
+    for part in str(node.target).split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def _main_device(graph: Graph) -> str:
+    """The type of the device that the graph runs on: an accelerator if any tensor lies on one."""
+    types = {value.device.type for node in graph.nodes if isinstance(value := node.meta.get("val"), torch.Tensor)} - {
+        "meta"
+    }
+    others = sorted(types - {"cpu"})
+    return others[0] if others else "cpu"

@@ -1,0 +1,154 @@
+"""Values: from the fake tensors and symbolic numbers in a node's metadata to specs, and back to fake tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy import functions as torch_sympy
+
+from weft.errors import GraphError
+from weft.ir.dims import Dim, call, symbol
+from weft.ir.specs import ScalarSpec, Spec, TensorSpec, row_major
+
+UNKNOWN_SIZE = 8192  # the hint of a size that depends on data: torch has none either
+
+TO_TORCH: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+        "f8e4m3fn": torch.float8_e4m3fn, "f8e4m3fnuz": torch.float8_e4m3fnuz, "f8e5m2": torch.float8_e5m2,
+        "f8e5m2fnuz": torch.float8_e5m2fnuz, "f8e8m0fnu": torch.float8_e8m0fnu, "f4e2m1fnx2": torch.float4_e2m1fn_x2,
+        "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u64": torch.uint64,
+        "u32": torch.uint32, "u16": torch.uint16, "u8": torch.uint8, "bool": torch.bool,
+        "c128": torch.complex128, "c64": torch.complex64, "c32": torch.complex32,
+        "qi8": torch.qint8, "qu8": torch.quint8, "qi32": torch.qint32,
+    }
+)  # fmt: skip
+FROM_TORCH: Mapping[torch.dtype, str] = MappingProxyType({dtype: name for name, dtype in TO_TORCH.items()})
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+class SpecReader:
+    """Reads specs off metadata. `main_device` is the type of the device that the graph runs on."""
+
+    def __init__(self, main_device: str) -> None:
+        self._main_device = main_device
+        self._sizes: dict[sympy.Basic, Dim] = {}
+        self._specs: dict[tuple[Any, ...], TensorSpec] = {}
+
+    def specs(self, value: Any) -> tuple[Spec, ...]:
+        """The specs of a node's results: several for a tuple or list of values."""
+        if isinstance(value, tuple | list):
+            return tuple(self.spec(item) for item in value)
+        return (self.spec(value),)
+
+    def spec(self, value: Any) -> Spec:
+        """The spec of one value."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if value is None:
+            return ScalarSpec("none")
+        if isinstance(value, bool | torch.SymBool):
+            return ScalarSpec("bool")
+        if isinstance(value, int | torch.SymInt):
+            return ScalarSpec("int", self.dim(value))
+        if isinstance(value, float | torch.SymFloat):
+            return ScalarSpec("float")
+        return ScalarSpec("str" if isinstance(value, str) else "object")
+
+    def dim(self, size: int | torch.SymInt) -> Dim:
+        """A size, symbolic if torch's is. Never adds a guard."""
+        if isinstance(size, int):
+            return size
+        expression = size.node.expr
+        if expression not in self._sizes:
+            self._sizes[expression] = self._convert(expression, size.node.shape_env)
+        return self._sizes[expression]
+
+    def _tensor(self, value: torch.Tensor) -> TensorSpec:
+        dtype = FROM_TORCH.get(value.dtype)
+        if dtype is None:
+            raise GraphError(f"Weft does not know the dtype {value.dtype}")
+        strided = value.layout == torch.strided
+        shape = tuple(map(self.dim, value.shape))
+        strides = tuple(map(self.dim, value.stride())) if strided else None
+        where = value.device.type
+        key = (shape, dtype, strides, where)
+        if key not in self._specs:
+            usual = strides is None or _is_row_major(shape, strides)
+            self._specs[key] = TensorSpec(
+                shape, dtype, None if usual else strides, "" if where == self._main_device else where
+            )
+        return self._specs[key]
+
+    def _convert(self, expression: sympy.Basic, shape_env: Any) -> Dim:
+        if isinstance(expression, sympy.Integer):
+            return int(expression)
+        if isinstance(expression, sympy.Symbol):
+            value = shape_env.backed_var_to_val.get(expression, UNKNOWN_SIZE)
+            return symbol(_plain(str(expression)), int(value))
+        if isinstance(expression, sympy.Add | sympy.Mul):
+            parts = [self._convert(arg, shape_env) for arg in expression.args]
+            if all(part is not None for part in parts):
+                return _fold(expression, parts)
+        if isinstance(expression, sympy.Pow) and isinstance(expression.exp, sympy.Integer) and expression.exp > 0:
+            base, result = self._convert(expression.base, shape_env), 1
+            for _ in range(int(expression.exp)):
+                result = result * base  # type: ignore[assignment]  # int or Expr
+            return result
+        function = _FUNCTIONS.get(type(expression).__name__)
+        if function is not None and len(expression.args) == 2:
+            left, right = (self._convert(arg, shape_env) for arg in expression.args)
+            return _apply(function, left, right)
+        # Anything else keeps its value as a hint and becomes a symbol of its own.
+        known = expression.xreplace(shape_env.backed_var_to_val)
+        hint = int(known) if known.is_number else UNKNOWN_SIZE
+        return symbol(f"e{len(self._sizes)}_{_plain(type(expression).__name__)}", hint)
+
+
+_FUNCTIONS = {
+    torch_sympy.FloorDiv.__name__: "//",
+    torch_sympy.CleanDiv.__name__: "//",
+    torch_sympy.Mod.__name__: "%",
+    torch_sympy.PythonMod.__name__: "%",
+    "Max": "max",
+    "Min": "min",
+}
+
+
+def _apply(function: str, left: Dim, right: Dim) -> Dim:
+    if function == "//":
+        return left // right
+    return left % right if function == "%" else call(function, left, right)
+
+
+def _fold(expression: sympy.Basic, parts: list[Dim]) -> Dim:
+    result, *rest = parts
+    for part in rest:
+        result = result + part if isinstance(expression, sympy.Add) else result * part
+    return result
+
+
+def _plain(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else "x_" + re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
+def _is_row_major(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
+    """Whether elements lie row by row; the stride of a dimension of one is never used."""
+    pairs = zip(shape, strides, row_major(shape), strict=True)
+    return 0 in shape or all(size == 1 or stride == usual for size, stride, usual in pairs)
+
+
+def fake_input(spec: TensorSpec) -> torch.Tensor:
+    """A tensor of a spec without symbols, on the CPU; fake if called under a FakeTensorMode."""
+    strides = spec.strides if spec.strides is not None else row_major(spec.shape)
+    return torch.empty_strided(_ints(spec.shape), _ints(strides), dtype=TO_TORCH[spec.dtype])
+
+
+def _ints(dims: tuple[Dim, ...]) -> list[int]:
+    return [size for size in dims if isinstance(size, int)]

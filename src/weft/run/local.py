@@ -1,0 +1,48 @@
+"""Real ranks on this machine: processes that talk Gloo, for demonstrations, measurements and tests."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessException, start_processes
+
+from weft.errors import WeftError
+
+
+def local_ranks(function: Callable[..., Any], world_size: int, *args: Any, time_limit_s: float = 120) -> list[Any]:
+    """Call `function(rank, *args)` in `world_size` new processes joined by Gloo, and return what each returned.
+
+    The function must be importable, and its arguments and results are pickled. Raises WeftError if a rank fails or the
+    time is up; no process outlives the call.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        context = start_processes(  # type: ignore[no-untyped-call]
+            _rank, (world_size, scratch, function, args), nprocs=world_size, join=False, start_method="spawn"
+        )
+        deadline = monotonic() + time_limit_s
+        try:
+            while not context.join(max(0.0, deadline - monotonic())):
+                if monotonic() >= deadline:
+                    raise WeftError(f"{world_size} ranks did not finish within {time_limit_s} s")
+        except ProcessException as error:
+            raise WeftError(f"a rank failed: {error}") from error
+        finally:
+            for process in context.processes:
+                process.kill()
+        paths = [Path(scratch) / f"result_{rank}" for rank in range(world_size)]
+        return [torch.load(path, weights_only=False) for path in paths]  # written by our own processes just now
+
+
+def _rank(rank: int, world_size: int, scratch: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{scratch}/store", world_size)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    result = function(rank, *args)
+    torch.save(result, f"{scratch}/result_{rank}")
+    dist.destroy_process_group()
