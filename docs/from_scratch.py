@@ -517,6 +517,6 @@ assert plan_bucket(chained, far).remarks == ("refuse %g + %k: %k starts only aft
 #     4     dependencies, mutation   analysis/
 #     5     the rules                verify/
 #     6, 8  sink, hoist, bucket      passes/, and pipeline.py, which runs and verifies them
-#     7     machine and timeline     cost/ and sim/
+#     7     machine and timeline     cost/ and sim/, which are being built
 
 print("\nEvery claim in this file holds.")

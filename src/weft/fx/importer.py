@@ -19,9 +19,10 @@ from weft.fx.names import target_of
 from weft.fx.schema import function_traits, submodules
 from weft.fx.values import SpecReader
 from weft.ir.args import Arg, Tuple, parts
-from weft.ir.program import Collective, Op, Program, Traits
+from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import ScalarSpec, Spec
 from weft.ir.targets import BARRIER, PURE, traits_of
+from weft.ir.traits import Traits
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')

@@ -11,7 +11,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.node import _side_effectful_functions
 
 from weft.fx.names import PYTHON, target_of
-from weft.ir.program import Traits
+from weft.ir.traits import Traits
 from weft.ir.targets import BARRIER, PURE, TARGETS
 
 # The libraries whose operators exist to communicate; those that Weft handles are listed in `collectives.py`.

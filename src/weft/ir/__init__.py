@@ -3,9 +3,10 @@
 from weft.ir.args import Arg, Const, Device, Dict, Dtype, Function, Opaque, Ref, Slice, Tuple
 from weft.ir.dims import Dim, Expr, hint, symbol
 from weft.ir.editor import Editor
-from weft.ir.program import Collective, Group, Op, Program, Traits
+from weft.ir.program import Collective, Group, Op, Program
 from weft.ir.specs import DTYPES, ScalarSpec, Spec, TensorSpec
 from weft.ir.text import parse, print_op, print_program, print_spec, print_value
+from weft.ir.traits import Traits
 
 __all__ = [
     "DTYPES",

@@ -6,7 +6,7 @@ Everything is immutable, so Programs can share arguments freely.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -83,13 +83,11 @@ Literal: TypeAlias = bool | int | float | complex | str | Expr | Dtype | Device 
 Arg: TypeAlias = "Ref | Literal | tuple[Arg, ...] | Tuple | Slice | Dict"
 
 
-def refs(arg: Arg) -> Iterator[Ref]:
+def refs(arg: Arg) -> tuple[Ref, ...]:
     """The references in an argument, left to right, with repetition."""
     if isinstance(arg, Ref):
-        yield arg
-    else:
-        for part in parts(arg):
-            yield from refs(part)
+        return (arg,)
+    return tuple(ref for part in parts(arg) for ref in refs(part))
 
 
 def parts(arg: Arg) -> tuple[Arg, ...]:

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 from weft.ir.args import Arg, Const, Device, Dict, Dtype, Function, Opaque, Ref, Slice, Tuple
 from weft.ir.dims import Dim, Expr, call, symbol
 from weft.ir.lexer import Line
-from weft.ir.program import Collective, Group, Op, Program, Traits
+from weft.ir.program import Collective, Group, Op, Program
 from weft.ir.specs import DTYPES, SCALARS, ScalarSpec, Spec, TensorSpec
 from weft.ir.targets import STARTS, traits_of
+from weft.ir.traits import Traits
 
 T = TypeVar("T")
 

@@ -1,14 +1,16 @@
-"""The nouns: `Group`, `Collective`, `Traits`, `Op`, `Program`. All frozen; an `Editor` makes the next Program."""
+"""The nouns: `Group`, `Collective`, `Op`, `Program`. All frozen; an `Editor` makes the next Program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
 from weft.ir.args import Arg, Ref, refs
+from weft.ir.printer import print_program
 from weft.ir.specs import Spec
+from weft.ir.traits import Traits
 
 T = TypeVar("T")
 
@@ -37,31 +39,6 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
-    """What an op is, as far as moving it is concerned. Arguments are named by position or by keyword.
-
-    - `views`: its results may share storage with these arguments
-    - `mutates`: it writes to these arguments
-    - `random`: it draws from the generator that all such ops share, so they keep their order
-    - `matmul`: it multiplies matrices
-    - `communicates`: it needs other ranks to take part
-    - `barrier`: nothing is known of its effects, so nothing moves across it
-    """
-
-    views: tuple[int | str, ...] = ()
-    mutates: tuple[int | str, ...] = ()
-    random: bool = False
-    matmul: bool = False
-    communicates: bool = False
-    barrier: bool = False
-
-    @property
-    def is_view(self) -> bool:
-        """Whether it only looks at its argument in another way: it reads no element and takes no time."""
-        return bool(self.views) and not self.mutates and not self.barrier and not self.communicates
-
-
-@dataclass(frozen=True, slots=True)
 class Op:
     """One line of a Program.
 
@@ -78,6 +55,12 @@ class Op:
     comm: Collective | None = None
     origin: str = ""
     sources: tuple[str, ...] = ()
+    _refs: tuple[Ref, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found = [ref for arg in self.args for ref in refs(arg)]
+        found += [ref for arg in self.kwargs.values() for ref in refs(arg)]
+        object.__setattr__(self, "_refs", tuple(found))  # every analysis asks, and an op never changes
 
     @property
     def is_start(self) -> bool:
@@ -97,12 +80,9 @@ class Op:
         traits = self.traits
         return bool(traits.mutates) or traits.random or traits.communicates or traits.barrier
 
-    def refs(self) -> Iterator[Ref]:
+    def refs(self) -> tuple[Ref, ...]:
         """The values that it is given, in order, with repetition."""
-        for arg in self.args:
-            yield from refs(arg)
-        for arg in self.kwargs.values():
-            yield from refs(arg)
+        return self._refs
 
     def argument(self, key: int | str) -> Arg:
         """The argument at a position or under a keyword; None where it was left out."""
@@ -164,6 +144,4 @@ class Program:
         return found
 
     def __str__(self) -> str:
-        from weft.ir.text import print_program  # text.py needs Program to be defined first
-
         return print_program(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from weft.ir.program import Traits
+from weft.ir.traits import Traits
 
 PURE = Traits()
 BARRIER = Traits(barrier=True)

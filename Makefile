@@ -1,0 +1,39 @@
+# Everything sets itself up: a fresh clone needs only Python 3.11, pip and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test bench lint test-slow accept clean
+
+demo: $(READY)
+	$(BIN)/weft demo
+
+test: lint
+	$(BIN)/pytest -n 2
+
+bench: $(READY)
+	$(BIN)/python -m bench.foundation
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The property tests with 10,000 cases each.
+test-slow: $(READY)
+	$(BIN)/pytest -n 2 --hypothesis-profile=slow -m property
+
+# Rewrite the expected output of the goldens; read the diff before you commit it.
+accept: $(READY)
+	$(BIN)/pytest tests/test_golden.py --accept
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

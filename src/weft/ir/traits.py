@@ -1,0 +1,30 @@
+"""`Traits`: what an op is, as far as moving it is concerned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What an op is, as far as moving it is concerned. Arguments are named by position or by keyword.
+
+    - `views`: its results may share storage with these arguments
+    - `mutates`: it writes to these arguments
+    - `random`: it draws from the generator that all such ops share, so they keep their order
+    - `matmul`: it multiplies matrices
+    - `communicates`: it needs other ranks to take part
+    - `barrier`: nothing is known of its effects, so nothing moves across it
+    """
+
+    views: tuple[int | str, ...] = ()
+    mutates: tuple[int | str, ...] = ()
+    random: bool = False
+    matmul: bool = False
+    communicates: bool = False
+    barrier: bool = False
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it only looks at its argument in another way: it reads no element and takes no time."""
+        return bool(self.views) and not self.mutates and not self.barrier and not self.communicates

@@ -1,0 +1,45 @@
+"""Importing weft is cheap: torch comes only with what needs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import weft
+
+
+def modules_after(code: str) -> set[str]:
+    shown = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return set(shown.stdout.split())
+
+
+def test_importing_weft_and_working_on_text_does_not_import_torch() -> None:
+    code = "import weft; p = weft.parse('weft 1\\nreturn'); weft.verify(p, p); import weft.pipeline, weft.analysis"
+    assert not {"torch", "sympy", "numpy", "rich"} & modules_after(code)
+
+
+def test_the_command_line_does_not_import_torch_for_text() -> None:
+    assert "torch" not in modules_after("import weft.cli.opt, weft.cli.verify")
+
+
+def test_what_needs_torch_is_there_when_asked_for() -> None:
+    assert "torch" in modules_after("import weft; weft.from_fx")
+
+
+def test_every_public_name_exists() -> None:
+    assert [name for name in weft.__all__ if not hasattr(weft, name)] == []
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'weft' has no attribute 'nothing'"):
+        _ = weft.nothing
+
+
+def test_verify_stays_the_function_after_its_room_was_imported() -> None:
+    import weft.verify.ranks  # noqa: F401
+
+    assert callable(weft.verify)
