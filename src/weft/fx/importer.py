@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, GraphModule, Node
+from torch.utils._pytree import TreeSpec, tree_flatten
 
 from weft.errors import GraphError
+from weft.fx.calls import CallTraits, attribute
 from weft.fx.collectives import WAIT, Groups, is_collective, read_collective
 from weft.fx.literals import ArgReader
 from weft.fx.names import target_of
-from weft.fx.schema import function_traits, submodules
 from weft.fx.values import SpecReader
-from weft.ir.args import Arg, Tuple, parts
+from weft.ir.args import Arg
 from weft.ir.program import Collective, Op, Program
-from weft.ir.specs import ScalarSpec, Spec
-from weft.ir.targets import BARRIER, PURE, traits_of
-from weft.ir.traits import Traits
+from weft.ir.specs import Spec
+from weft.ir.targets import traits_of
+from weft.ir.traits import PURE, Traits
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -34,7 +36,7 @@ class Source:
 
     - `nodes` and `ops`: each node, and the op that it became; an op that is still the same object is still that node
     - `objects`: arguments that only this graph has
-    - `bare_output`: the graph returned one value and not a sequence
+    - `returned`: how the outputs are packed into what the graph returns
     """
 
     graph: Graph
@@ -42,7 +44,7 @@ class Source:
     ops: Mapping[str, Op]
     objects: Mapping[str, object]
     output: Node | None
-    bare_output: bool
+    returned: TreeSpec
 
 
 def from_fx(graph: GraphModule | Graph, *, groups: Groups | None = None) -> Program:
@@ -59,7 +61,7 @@ class _Importer:
         self.graph, self.groups = graph, groups
         self.specs = SpecReader(_main_device(graph))
         self.args = ArgReader(self.specs)
-        self.traits: dict[object, Traits] = {}
+        self.traits = CallTraits()
         self.origins: dict[str, str] = {}
         self.here = os.getcwd() + os.sep
 
@@ -73,12 +75,9 @@ class _Importer:
             else:
                 nodes[node.name] = node
                 ops[node.name] = self.op(node)
-        returned = output.args[0] if output is not None else ()
-        arg = self.args.read(returned)
-        bare = not isinstance(arg, tuple | Tuple)
-        outputs = (arg,) if bare else parts(arg)
-        source = Source(self.graph, nodes, ops, self.args.objects, output, bare)
-        return Program(tuple(ops.values()), outputs, source=source)
+        outputs, returned = tree_flatten(output.args[0] if output is not None else ())
+        source = Source(self.graph, nodes, ops, self.args.objects, output, returned)
+        return Program(tuple(ops.values()), tuple(map(self.args.read, outputs)), source=source)
 
     def op(self, node: Node) -> Op:
         if node.op == "placeholder":
@@ -94,35 +93,14 @@ class _Importer:
             return target, args, kwargs, traits_of(target), comm
         args = tuple(map(self.args.read, node.args))
         kwargs = {key: self.args.read(value) for key, value in node.kwargs.items()}
-        if node.op != "call_function":  # a method or a module: what it does is not in its name
-            return node.op, (str(node.target), *args), kwargs, BARRIER, None
         if node.target is WAIT:
-            return "wait", args, kwargs, traits_of("wait"), None
-        if node.target is operator.getitem:
-            return "getitem", args, kwargs, traits_of("getitem"), None
-        return target_of(node.target), args, kwargs, self.traits_of(node), None
-
-    def traits_of(self, node: Node) -> Traits:
-        inner = submodules(node)
-        if inner:
-            return function_traits(node.target, inner)
-        if node.target not in self.traits:
-            self.traits[node.target] = function_traits(node.target)
-        return self.traits[node.target]
+            return "wait", (*args, *kwargs.values()), {}, traits_of("wait"), None
+        if node.op != "call_function":
+            return node.op, (str(node.target), *args), kwargs, self.traits.of(node), None
+        return target_of(node.target), args, kwargs, self.traits.of(node), None
 
     def out(self, node: Node) -> tuple[Spec, ...]:
-        if "val" in node.meta:
-            return self.specs.specs(node.meta["val"])
-        if node.op == "get_attr":
-            return self.specs.specs(_attribute(node))
-        if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
-            return ()
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
-            return (ScalarSpec("object"),)
-        raise GraphError(
-            f"%{node.name} ({target_of(node.target) if callable(node.target) else node.target}) has no 'val' in its "
-            "metadata, so its shape is not known; trace the graph with make_fx, torch.compile or torch.export"
-        )
+        return self.specs.specs(node.meta["val"] if "val" in node.meta else _value(node))
 
     def origin(self, node: Node) -> str:
         """Where the user's code made it: the path of its module, and file:line."""
@@ -133,8 +111,8 @@ class _Importer:
 
     def place(self, trace: str) -> str:
         if trace not in self.origins:
-            frames = _FRAME.findall(trace)
-            # The user's own line, not the one inside torch that it led to.
+            # The user's own line, not the one inside torch that it led to, and none that torch made up.
+            frames = [frame for frame in _FRAME.findall(trace) if not frame[0].startswith("<eval_with_key>")]
             frames = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
             file, line = frames[-1] if frames else ("", "")
             self.origins[trace] = f"{file.removeprefix(self.here)}:{line}" if frames else ""
@@ -144,17 +122,31 @@ class _Importer:
 def _module_path(stack: Mapping[str, Any]) -> str:
     path = list(stack.values())[-1][0]
     # Dynamo spells paths as expressions: L['self'].layers[0].up, or with _modules in between.
-    path = re.sub(r"^L\['\w+'\]", "", path)
+    path = re.sub(r"^[LG]\['\w+'\]", "", path)
     path = re.sub(r"\._modules\['([^']+)'\]", r".\1", path)
     path = re.sub(r"\[['\"]?([^\]'\"]+)['\"]?\]", r".\1", path)
     return str(path).strip(".")
 
 
-def _attribute(node: Node) -> Any:
-    value: Any = node.graph.owning_module
-    for part in str(node.target).split("."):
-        value = getattr(value, part, None)
-    return value
+def _value(node: Node) -> Any:
+    """What a node without `val` gives; a tuple holds several results, or none."""
+    if node.op == "get_attr":
+        return attribute(node)
+    if node.target is operator.getitem:  # make_fx leaves out the `val` of a part that is None
+        whole, index = node.args
+        parts_of = whole.meta.get("val") if isinstance(whole, Node) else None
+        if isinstance(parts_of, tuple | list) and isinstance(index, int):
+            return parts_of[index]
+    if isinstance(node.target, OpOverload) and not node.target._schema.returns:
+        return ()
+    if node.op == "call_module" and not node.users:  # such as the check of guards that export adds
+        return ()
+    if isinstance(node.target, HigherOrderOperator):
+        return node  # an object
+    raise GraphError(
+        f"%{node.name} ({target_of(node.target) if callable(node.target) else node.target}) has no 'val' in its "
+        "metadata, so its shape is not known; trace the graph with make_fx, torch.compile or torch.export"
+    )
 
 
 def _main_device(graph: Graph) -> str:

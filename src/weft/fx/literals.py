@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from weft.errors import GraphError
 from weft.fx.names import resolve, target_of
@@ -56,10 +57,19 @@ class ArgReader:
             return Dtype(FROM_TORCH[value])
         if isinstance(value, torch.device):
             return Device(str(value))
-        if str(value) in _CONSTANTS and _CONSTANTS[str(value)] is value:
+        if isinstance(value, torch.layout | torch.memory_format) and str(value) in _CONSTANTS:
             return Const(str(value))
         if isinstance(value, OpOverload | HigherOrderOperator):
             return Function(target_of(value))
+        return self._opaque(value)
+
+    def _opaque(self, value: object) -> Opaque:
+        for held in tree_leaves(value):
+            if isinstance(held, Node):
+                raise GraphError(
+                    f"%{held.name} is used inside a {type(value).__name__}, which Weft cannot look into; it can look "
+                    "into lists, tuples, slices and dictionaries with string keys"
+                )
         key = f"object_{len(self.objects)}"
         self.objects[key] = value
         return Opaque(key, type(value).__name__)

@@ -24,9 +24,10 @@ _ARITHMETIC = (
     "add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge and_ or_ xor not_ invert lshift rshift"
 ).split()
 
-# Python functions that appear in graphs, on sizes. All are pure.
+# Python functions that appear in graphs: on sizes, and to take one of several results. None has an effect.
 PYTHON: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
+        "getitem": operator.getitem,
         **{f"operator.{name}": getattr(operator, name) for name in _ARITHMETIC},
         **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc", "sqrt", "log2", "prod")},
         **{f"torch.{name}": getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},

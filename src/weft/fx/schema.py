@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch._higher_order_ops.effects import _get_effect
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import OpOverload
 from torch.fx.node import _side_effectful_functions
 
 from weft.fx.names import PYTHON, target_of
-from weft.ir.traits import Traits
-from weft.ir.targets import BARRIER, PURE, TARGETS
+from weft.ir.targets import TARGETS
+from weft.ir.traits import BARRIER, PURE, Traits
 
 # The libraries whose operators exist to communicate; those that Weft handles are listed in `collectives.py`.
 _COMMUNICATION = frozenset({"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"})
@@ -20,38 +21,44 @@ _GROUP_ARGUMENTS = frozenset({"group", "group_name", "process_group", "pg"})
 
 # They are listed as having side effects so that they are not dropped. They raise, or tell the compiler something, and
 # do nothing else: they may be moved, and no pass drops an op for want of readers.
-_ASSERTIONS = frozenset(
+_ASSERTIONS = """
+aten._assert_async.msg aten._assert_async.default aten._assert_scalar.default aten._assert_tensor_metadata.default
+aten.sym_constrain_range.default aten.sym_constrain_range_for_size.default
+"""
+
+# They are given a mesh, and give back one of its groups or a part of it.
+_GROUP_LOOKUPS = """
+_dtensor.mesh_get_process_group.default device_mesh._get_flattened_submesh.default device_mesh._get_submesh.default
+"""
+
+# What operators do where their schemas say something else, or less.
+_UNDECLARED: Mapping[str, Traits] = MappingProxyType(
     {
-        "aten._assert_async.msg",
-        "aten._assert_async.default",
-        "aten._assert_scalar.default",
-        "aten._assert_tensor_metadata.default",
-        "aten.sym_constrain_range.default",
-        "aten.sym_constrain_range_for_size.default",
+        **dict.fromkeys((_ASSERTIONS + _GROUP_LOOKUPS).split(), PURE),
+        "aten.unsafe_chunk.default": Traits(views=(0,)),
+        "aten.unsafe_split.Tensor": Traits(views=(0,)),
+        "aten.unsafe_split_with_sizes.default": Traits(views=(0,)),
+        "fsdp.all_gather_copy_in.default": Traits(views=(1,), mutates=(1,)),
     }
 )
-_GROUP_LOOKUPS = frozenset({"_dtensor.mesh_get_process_group.default", "device_mesh._get_flattened_submesh.default"})
 
 
-def function_traits(function: object, subgraphs: Iterable[torch.fx.GraphModule] = ()) -> Traits:
-    """The traits of what a node calls; `subgraphs` are those that a higher-order operator is given."""
+def function_traits(function: object) -> Traits:
+    """The traits of an operator or a Python function; one of which nothing is known is a barrier."""
     target = target_of(function)
     if target in TARGETS:
         return TARGETS[target]
-    if target in PYTHON or target in _ASSERTIONS or target in _GROUP_LOOKUPS:
+    if target in _UNDECLARED:
+        return _UNDECLARED[target]
+    if target in PYTHON:
         return PURE
-    if isinstance(function, OpOverload):
-        return _operator_traits(function)
-    if isinstance(function, HigherOrderOperator):
-        return _higher_order_traits(function, subgraphs)
-    return BARRIER
+    return schema_traits(function) if isinstance(function, OpOverload) else BARRIER
 
 
-def _operator_traits(function: OpOverload[Any, Any]) -> Traits:
+def schema_traits(function: OpOverload[Any, Any]) -> Traits:
+    """The traits that an operator's schema and tags give it."""
     schema = function._schema
-    communicates = function.namespace in _COMMUNICATION or any(
-        argument.name in _GROUP_ARGUMENTS or "ProcessGroup" in str(argument.type) for argument in schema.arguments
-    )
+    communicates = function.namespace in _COMMUNICATION or any(map(_may_be_group, schema.arguments))
     mutates, views = _aliases(schema)
     effect = function in _side_effectful_functions or _get_effect(function) is not None
     objects = any("__torch__.torch.classes" in str(argument.type) for argument in schema.arguments)
@@ -62,6 +69,13 @@ def _operator_traits(function: OpOverload[Any, Any]) -> Traits:
         communicates=communicates,
         barrier=communicates or effect or objects,
     )
+
+
+def _may_be_group(argument: Any) -> bool:
+    """Whether an argument says among which ranks to communicate: as a name, a ProcessGroup or a DeviceMesh."""
+    kind = str(argument.type)
+    # A schema does not tell the classes of Python objects apart. A number is none: `group` of a norm counts channels.
+    return "PyObject" in kind or (argument.name in _GROUP_ARGUMENTS and kind != "int")
 
 
 def _aliases(schema: Any) -> tuple[tuple[int | str, ...], tuple[int | str, ...]]:
@@ -80,32 +94,3 @@ def _aliases(schema: Any) -> tuple[tuple[int | str, ...], tuple[int | str, ...]]
         if alias.before_set & returned or "*" in {str(name)[-1] for name in alias.after_set}:
             views.append(key)
     return tuple(mutates), tuple(views)
-
-
-def _higher_order_traits(function: HigherOrderOperator, subgraphs: Iterable[torch.fx.GraphModule]) -> Traits:
-    if function in _side_effectful_functions or _get_effect(function) is not None:
-        return BARRIER
-    if function is torch.ops.higher_order.with_effects:
-        return BARRIER
-    random = False
-    for module in subgraphs:
-        for node in module.graph.nodes:
-            if node.op == "call_function":
-                inner = function_traits(node.target, submodules(node))
-                if inner.mutates or inner.communicates or inner.barrier:
-                    return Traits(communicates=inner.communicates, barrier=True)
-                random = random or inner.random
-    return Traits(random=random)
-
-
-def submodules(node: torch.fx.Node) -> list[torch.fx.GraphModule]:
-    """The subgraphs that a node is given, by `get_attr`."""
-    owner = node.graph.owning_module
-    if owner is None or not isinstance(node.target, HigherOrderOperator):
-        return []
-    found = [
-        getattr(owner, str(arg.target))
-        for arg in node.all_input_nodes
-        if arg.op == "get_attr" and "." not in str(arg.target)
-    ]
-    return [module for module in found if isinstance(module, torch.fx.GraphModule)]

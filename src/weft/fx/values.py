@@ -12,7 +12,7 @@ import torch
 from torch.utils._sympy import functions as torch_sympy
 
 from weft.errors import GraphError
-from weft.ir.dims import Dim, call, symbol
+from weft.ir.dims import Dim, call, product, symbol
 from weft.ir.specs import ScalarSpec, Spec, TensorSpec, row_major
 
 UNKNOWN_SIZE = 8192  # the hint of a size that depends on data: torch has none either
@@ -65,10 +65,7 @@ class SpecReader:
         """A size, symbolic if torch's is. Never adds a guard."""
         if isinstance(size, int):
             return size
-        expression = size.node.expr
-        if expression not in self._sizes:
-            self._sizes[expression] = self._convert(expression, size.node.shape_env)
-        return self._sizes[expression]
+        return self._size(size.node.expr, size.node.shape_env)
 
     def _tensor(self, value: torch.Tensor) -> TensorSpec:
         dtype = FROM_TORCH.get(value.dtype)
@@ -86,24 +83,24 @@ class SpecReader:
             )
         return self._specs[key]
 
+    def _size(self, expression: sympy.Basic, shape_env: Any) -> Dim:
+        if expression not in self._sizes:
+            self._sizes[expression] = self._convert(expression, shape_env)
+        return self._sizes[expression]
+
     def _convert(self, expression: sympy.Basic, shape_env: Any) -> Dim:
         if isinstance(expression, sympy.Integer):
             return int(expression)
         if isinstance(expression, sympy.Symbol):
             value = shape_env.backed_var_to_val.get(expression, UNKNOWN_SIZE)
             return symbol(_plain(str(expression)), int(value))
-        if isinstance(expression, sympy.Add | sympy.Mul):
-            parts = [self._convert(arg, shape_env) for arg in expression.args]
-            if all(part is not None for part in parts):
-                return _fold(expression, parts)
+        if isinstance(expression, sympy.Add | sympy.Mul) and all(arg.is_integer for arg in expression.args):
+            return _fold(expression, [self._size(arg, shape_env) for arg in expression.args])
         if isinstance(expression, sympy.Pow) and isinstance(expression.exp, sympy.Integer) and expression.exp > 0:
-            base, result = self._convert(expression.base, shape_env), 1
-            for _ in range(int(expression.exp)):
-                result = result * base  # type: ignore[assignment]  # int or Expr
-            return result
+            return product([self._size(expression.base, shape_env)] * int(expression.exp))
         function = _FUNCTIONS.get(type(expression).__name__)
         if function is not None and len(expression.args) == 2:
-            left, right = (self._convert(arg, shape_env) for arg in expression.args)
+            left, right = (self._size(arg, shape_env) for arg in expression.args)
             return _apply(function, left, right)
         # Anything else keeps its value as a hint and becomes a symbol of its own.
         known = expression.xreplace(shape_env.backed_var_to_val)
@@ -114,8 +111,8 @@ class SpecReader:
 _FUNCTIONS = {
     torch_sympy.FloorDiv.__name__: "//",
     torch_sympy.CleanDiv.__name__: "//",
-    torch_sympy.Mod.__name__: "%",
-    torch_sympy.PythonMod.__name__: "%",
+    torch_sympy.Mod.__name__: "mod",
+    torch_sympy.PythonMod.__name__: "mod",
     "Max": "max",
     "Min": "min",
 }
@@ -124,7 +121,7 @@ _FUNCTIONS = {
 def _apply(function: str, left: Dim, right: Dim) -> Dim:
     if function == "//":
         return left // right
-    return left % right if function == "%" else call(function, left, right)
+    return left % right if function == "mod" else call(function, left, right)
 
 
 def _fold(expression: sympy.Basic, parts: list[Dim]) -> Dim:

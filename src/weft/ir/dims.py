@@ -66,10 +66,10 @@ class Expr:
         return call("//", other, self)
 
     def __mod__(self, other: Dim) -> Dim:
-        return 0 if _divide(self, other) is not None else call("%", self, other)
+        return 0 if _divide(self, other) is not None else call("mod", self, other)
 
     def __rmod__(self, other: Dim) -> Dim:
-        return call("%", other, self)
+        return call("mod", other, self)
 
     def __str__(self) -> str:
         first, *rest = (_show_term(atoms, factor) for atoms, factor in self.terms)
@@ -81,7 +81,7 @@ Dim: TypeAlias = int | Expr
 
 FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
     "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
+    "mod": lambda a, b: a % b,
     "max": max,
     "min": min,
 }
@@ -177,7 +177,7 @@ def _order(atom: Atom) -> str:
 def _show_atom(atom: Atom) -> str:
     if isinstance(atom, Symbol):
         return atom.name
-    if atom.function in ("max", "min"):
+    if atom.function != "//":
         return f"{atom.function}({', '.join(map(str, atom.args))})"
     return atom.function.join(_parenthesised(arg) for arg in atom.args)
 
@@ -185,7 +185,7 @@ def _show_atom(atom: Atom) -> str:
 def _show_term(atoms: tuple[Atom, ...], factor: int) -> str:
     if not atoms:
         return str(factor)
-    # a//b and a%b bind like a product: beside other factors they need parentheses.
+    # a//b binds like a product: beside other factors it needs parentheses.
     alone = len(atoms) == 1 and factor == 1
     names = [_show_atom(a) if alone or _is_plain(a) else f"({_show_atom(a)})" for a in atoms]
     sign = {1: "", -1: "-"}.get(factor, f"{factor}*")
@@ -193,7 +193,7 @@ def _show_term(atoms: tuple[Atom, ...], factor: int) -> str:
 
 
 def _is_plain(atom: Atom) -> bool:
-    return isinstance(atom, Symbol) or atom.function in ("max", "min")
+    return isinstance(atom, Symbol) or atom.function != "//"
 
 
 def _parenthesised(dim: Dim) -> str:

@@ -18,6 +18,7 @@ from weft.ir.traits import Traits
 T = TypeVar("T")
 
 _DEEPEST = 100  # nesting beyond this is garbage, and would overflow Python's stack
+_SIZE_FUNCTIONS = ("max", "min", "mod")
 _MOST_RANKS = 1 << 20
 _WORDS: dict[str, Arg] = {"None": None, "True": True, "False": False, "inf": math.inf, "nan": math.nan}
 
@@ -210,7 +211,7 @@ class _Parser:
             return self.listing(line, self.arg, end="]")
         if line.accept("{"):
             return Dict(self.listing(line, self.entry, end="}"))
-        if kind == "name" and line.next not in self.symbols and line.next not in ("max", "min"):
+        if kind == "name" and line.next not in self.symbols and line.next not in _SIZE_FUNCTIONS:
             return self.word(line)
         return self.number(line)
 
@@ -241,7 +242,7 @@ class _Parser:
             sign = -1.0 if line.accept("-") else 1.0
             return sign * float(line.take())
         if line.next != "(":
-            if not digits.isdigit() and digits not in self.symbols and digits not in ("max", "min", "("):
+            if not digits.isdigit() and digits not in self.symbols and digits not in (*_SIZE_FUNCTIONS, "("):
                 raise line.error("an argument")
             return self.dim(line)
         # `(a, b)` is a tuple and `(a + b)//2` a size: a comma or an empty pair tells.
@@ -270,12 +271,12 @@ class _Parser:
 
     def term(self, line: Line) -> Dim:
         value = self.factor(line)
-        while line.next in ("*", "//", "%"):
+        while line.next in ("*", "//"):
             operator = line.take()
             right = self.factor(line)
             if operator != "*" and right == 0:
                 raise line.error("a divisor that is not zero", found="0")
-            value = value * right if operator == "*" else value // right if operator == "//" else value % right
+            value = value * right if operator == "*" else value // right
         return value
 
     def factor(self, line: Line) -> Dim:
@@ -288,14 +289,16 @@ class _Parser:
         text = line.next
         if text.isdigit():
             return line.integer()
-        if text in ("max", "min"):
+        if text in _SIZE_FUNCTIONS:
             line.take()
             line.expect("(")
             left = self.nested_dim(line)
             line.expect(",")
             right = self.nested_dim(line)
             line.expect(")")
-            return call(text, left, right)
+            if text == "mod" and right == 0:
+                raise line.error("a divisor that is not zero", found="0")
+            return left % right if text == "mod" else call(text, left, right)
         if text not in self.symbols:
             raise line.error("a size: a number or a symbol that was declared at the top")
         line.take()

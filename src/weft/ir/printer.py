@@ -79,13 +79,17 @@ def _collective(comm: Collective) -> str:
 
 
 def _traits(traits: Traits) -> str:
-    words = [f"{name}({', '.join(map(str, keys))})" for name, keys in _argument_lists(traits) if keys]
+    words = [f"{name}({', '.join(map(_key, keys))})" for name, keys in _argument_lists(traits) if keys]
     words += [flag for flag in ("random", "matmul", "communicates", "barrier") if getattr(traits, flag)]
     return ", ".join(words) or "pure"
 
 
 def _argument_lists(traits: Traits) -> Iterable[tuple[str, tuple[int | str, ...]]]:
     return (("views", traits.views), ("mutates", traits.mutates))
+
+
+def _key(key: int | str) -> str:
+    return str(key) if isinstance(key, int) else _name(key)
 
 
 def _origin(origin: str) -> str:

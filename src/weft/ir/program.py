@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from weft.ir.args import Arg, Ref, refs
 from weft.ir.printer import print_program
 from weft.ir.specs import Spec
-from weft.ir.traits import Traits
+from weft.ir.traits import PURE, Traits
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class Op:
     args: tuple[Arg, ...] = ()
     kwargs: Mapping[str, Arg] = field(default_factory=dict, hash=False)
     out: tuple[Spec, ...] = ()
-    traits: Traits = Traits()
+    traits: Traits = PURE
     comm: Collective | None = None
     origin: str = ""
     sources: tuple[str, ...] = ()

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from weft.ir.traits import Traits
-
-PURE = Traits()
-BARRIER = Traits(barrier=True)
+from weft.ir.traits import BARRIER, PURE, Traits
 
 # What communicates: target -> kind. The in-place and `out` forms are targets of their own, since they write.
 STARTS: Mapping[str, str] = {

@@ -28,3 +28,7 @@ class Traits:
     def is_view(self) -> bool:
         """Whether it only looks at its argument in another way: it reads no element and takes no time."""
         return bool(self.views) and not self.mutates and not self.barrier and not self.communicates
+
+
+PURE = Traits()
+BARRIER = Traits(barrier=True)

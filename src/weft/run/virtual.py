@@ -169,7 +169,8 @@ def _received(flight: _Flight, number: int, rank: int, peers: tuple[int, ...]) -
         case "reduce_scatter":
             return _reduced(tensors, comm.reduce_op).chunk(len(peers))[peers.index(rank)]
         case "broadcast":
-            return tensors[peers.index(flight.args[rank][1])]
+            # The source is named as the program's own rank sees the group; the others' is at the same place in theirs.
+            return tensors[comm.group.ranks.index(flight.args[rank][1])]
         case "all_to_all":
             parts = [torch.split(flight.sent[peer][number], flight.args[peer][2]) for peer in peers]
             return torch.cat([part[peers.index(rank)] for part in parts])

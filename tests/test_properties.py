@@ -1,0 +1,84 @@
+"""What must hold for any program whatsoever, and any pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import weft
+from tests.programs import programs, world_of
+from weft import pipeline
+from weft.analysis import memory
+from weft.fx.values import TO_TORCH
+from weft.ir import Program, TensorSpec
+from weft.passes import PASSES, Pass, Plan
+from weft.run import virtual
+
+pytestmark = pytest.mark.property
+
+pipelines = st.lists(st.sampled_from(sorted(PASSES)).map(lambda name: PASSES[name]()), min_size=1, max_size=4)
+
+
+def inputs(program: Program) -> list[list[torch.Tensor]]:
+    """Other numbers on every rank, the same each time."""
+    random = torch.Generator().manual_seed(0)
+
+    def tensor(spec: Any) -> torch.Tensor:
+        assert isinstance(spec, TensorSpec)
+        return torch.randn([int(str(size)) for size in spec.shape], generator=random).to(TO_TORCH[spec.dtype])
+
+    return [[tensor(op.out[0]) for op in program.inputs] for _ in range(world_of(program))]
+
+
+def bits(results: Sequence[Any]) -> list[Any]:
+    """Something that is equal only if all bits are; NaN is a number like any other."""
+    return [
+        [
+            (value.dtype, value.contiguous().view(torch.uint8).tolist()) if value.dim() else value.item()
+            for value in rank
+            if value is not None
+        ]
+        for rank in results
+    ]
+
+
+@given(programs())
+def test_generated_programs_are_valid(program: Program) -> None:
+    weft.verify(program)
+    weft.verify(program, program)
+
+
+@given(programs(random=True, barriers=True), pipelines)
+def test_verify_holds_after_any_pipeline(program: Program, passes: list[Pass]) -> None:
+    pipeline.run(program, passes)
+
+
+@given(programs(), pipelines, st.sampled_from(["early", "late"]))
+def test_outputs_and_inputs_end_up_the_same_on_virtual_ranks(program: Program, passes: list[Pass], reads: Any) -> None:
+    made = pipeline.run(program, passes).program
+    given_before, given_after = inputs(program), inputs(program)
+    assert bits(virtual(made, given_after, reads=reads)) == bits(virtual(program, given_before))
+    assert bits(given_after) == bits(given_before)
+
+
+@given(programs(random=True, barriers=True), pipelines)
+def test_plans_are_deterministic_and_replay(program: Program, passes: list[Pass]) -> None:
+    first = pipeline.run(program, passes)
+    again = pipeline.run(weft.parse(str(program)), passes)
+    assert [stage.plan.hash for stage in first.stages] == [stage.plan.hash for stage in again.stages]
+    replayed = program
+    for one, stage in zip(passes, first.stages, strict=True):
+        replayed = one.apply(replayed, Plan.from_json(stage.plan.to_json()))
+    assert replayed == first.program
+
+
+@given(programs())
+def test_memory_is_never_negative_and_ends_with_what_is_kept(program: Program) -> None:
+    known = memory(program)
+    assert min(known.bytes_at, default=0) >= 0
+    assert known.peak_bytes >= sum(op.out[0].nbytes for op in program.inputs)
