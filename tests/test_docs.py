@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from _pytest.mark.structures import ParameterSet
 from click.testing import CliRunner
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -21,42 +20,43 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def blocks(language: str) -> list[ParameterSet]:
-    found = []
-    for document in DOCUMENTS:
-        for number, (kind, text) in enumerate(BLOCK.findall(document.read_text())):
-            if kind == language:
-                found.append(pytest.param(text, id=f"{document.stem}-{number}"))
-    return found
+def blocks(language: str) -> dict[str, str]:
+    """The blocks of a language in all documents, by where they stand."""
+    return {
+        f"{document.stem}-{number}": text
+        for document in DOCUMENTS
+        for number, (kind, text) in enumerate(BLOCK.findall(document.read_text()))
+        if kind == language
+    }
 
 
-def programs() -> list[ParameterSet]:
-    return [param for kind in ("weft", "text") for param in blocks(kind) if param.values[0].startswith("weft ")]
+PROGRAMS = {where: text for where, text in {**blocks("weft"), **blocks("text")}.items() if text.startswith("weft ")}
+PYTHON, CONSOLE = blocks("python"), blocks("console")
 
 
-@pytest.mark.parametrize("text", programs())
-def test_programs_in_the_documents_are_valid_and_print_as_they_stand(text: str) -> None:
-    program = weft.parse(text)
+@pytest.mark.parametrize("where", PROGRAMS)
+def test_programs_in_the_documents_are_valid_and_print_as_they_stand(where: str) -> None:
+    program = weft.parse(PROGRAMS[where])
     weft.verify(program)
-    assert weft.print_program(program) == text
+    assert weft.print_program(program) == PROGRAMS[where]
 
 
-@pytest.mark.parametrize("code", blocks("python"))
-def test_python_in_the_documents_runs(code: str, tmp_path: Path) -> None:
-    (tmp_path / "document.py").write_text(code)
+@pytest.mark.parametrize("where", PYTHON)
+def test_python_in_the_documents_runs(where: str, tmp_path: Path) -> None:
+    (tmp_path / "document.py").write_text(PYTHON[where])
     # The README speaks of a graph that the reader has.
     graph_module = make_fx(lambda x: x.relu() + 1, tracing_mode="fake")(torch.ones(3))
     runpy.run_path(str(tmp_path / "document.py"), {"graph_module": graph_module})
 
 
-@pytest.mark.parametrize("text", blocks("console"))
-def test_commands_in_the_documents_work(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", CONSOLE)
+def test_commands_in_the_documents_work(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    step = next(param.values[0] for param in programs() if param.id.startswith("README"))
+    step = next(text for place, text in PROGRAMS.items() if place.startswith("README"))
     for name in ("step.weft", "before.weft", "after.weft"):
         Path(name).write_text(step)
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for line in text.splitlines():
+    for line in CONSOLE[where].splitlines():
         program, *words = shlex.split(line.removeprefix("$ "), comments=True)
         if program == "make":
             assert words[0] in targets
