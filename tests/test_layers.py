@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "verify": {"ir", "analysis", "errors"},
     "pipeline": {"passes", "verify", "ir", "errors"},
     "fx": {"ir", "errors"},
+    "parallel": {"errors"},
     "run": {"fx", "pipeline", "ir", "analysis", "errors"},
     "cli": {"fx", "run", "pipeline", "passes", "verify", "analysis", "ir", "errors", ""},
     "": {"errors", "ir", "passes", "verify", "fx"},  # weft/__init__.py, the public names

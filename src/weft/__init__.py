@@ -18,14 +18,14 @@ from weft.errors import (
     VerifyError,
     WeftError,
 )
-from weft.ir import Collective, Editor, Group, Op, Program, Ref, TensorSpec, Traits, parse, print_program
+from weft.ir import Collective, Editor, Group, Op, Program, Ref, TensorSpec, Traits, parse, print_op, print_program
 from weft.passes import PASSES, Plan, Remark, parse_pipeline
 
 # This rebinds the package's attribute from the module of that name to the function, which is what people call.
 from weft.verify import verify
 
 if TYPE_CHECKING:
-    from weft.fx import capture, from_fx, to_fx
+    from weft.fx import capture, from_fx, planning, to_fx
 
 __version__ = "0.1.0"
 
@@ -53,12 +53,14 @@ __all__ = [
     "from_fx",
     "parse",
     "parse_pipeline",
+    "planning",
+    "print_op",
     "print_program",
     "to_fx",
     "verify",
 ]
 
-_NEED_TORCH = {"capture": "weft.fx", "from_fx": "weft.fx", "to_fx": "weft.fx"}
+_NEED_TORCH = {"capture": "weft.fx", "from_fx": "weft.fx", "planning": "weft.fx", "to_fx": "weft.fx"}
 
 
 def __getattr__(name: str) -> Any:

@@ -71,6 +71,9 @@ def _excerpt(text: str, column: int) -> str:
     start = max(0, column - 1 - _SHOWN // 2)
     shown = text[start : start + _SHOWN]
     left, right = ("…" if start else ""), ("…" if start + _SHOWN < len(text) else "")
-    # Control characters would move the caret or the reader's terminal.
-    visible = "".join(c if c.isprintable() else "·" for c in shown)
-    return f"  {left}{visible}{right}\n  {' ' * (len(left) + column - 1 - start)}^"
+    return f"  {left}{visible(shown)}{right}\n  {' ' * (len(left) + column - 1 - start)}^"
+
+
+def visible(text: str) -> str:
+    """The text without control characters, which would move the caret or the reader's terminal."""
+    return "".join(c if c.isprintable() else "·" for c in text)

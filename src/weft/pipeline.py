@@ -87,7 +87,10 @@ def read_replay(text: str) -> str | None:
     first = text.split("\n", 1)[0]
     if not first.startswith(REPLAY):
         return None
-    words = shlex.split(first.removeprefix(REPLAY))
+    try:
+        words = shlex.split(first.removeprefix(REPLAY))
+    except ValueError:  # a quotation that does not end
+        return None
     return words[0] if len(words) == 1 else None
 
 

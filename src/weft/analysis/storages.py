@@ -25,7 +25,8 @@ class Storages:
 
     def of_value(self, name: str) -> frozenset[int]:
         """All storages that a value touches; none for a value that is not defined."""
-        return frozenset(storage for result in self.of.get(name, ()) for storage in result)
+        results = self.of.get(name, ())
+        return frozenset(results[0]) if len(results) == 1 else frozenset([one for result in results for one in result])
 
     def of_args(self, args: Iterable[Arg]) -> frozenset[int]:
         """All storages that these arguments touch."""
@@ -40,16 +41,20 @@ def storages(program: Program) -> Storages:
 
 def _storages(program: Program) -> Storages:
     of: dict[str, tuple[tuple[int, ...], ...]] = {}
+    attributes: dict[Arg, tuple[tuple[int, ...], ...]] = {}
     maker: list[int] = []
     nbytes: list[int] = []
     for position, op in enumerate(program.ops):
-        shared = _shared(op, of)
+        # An attribute may be fetched several times; it is one tensor all the same.
+        shared = attributes.get(op.argument(0)) if op.target == "get_attr" else _shared(op, of)
         if shared is None:
             first = len(maker)
             maker += [position] * len(op.out)
             nbytes += map(_device_bytes, op.out)
             shared = tuple((first + i,) for i in range(len(op.out)))
         of[op.name] = shared
+        if op.target == "get_attr":
+            attributes[op.argument(0)] = shared
     return Storages(of, tuple(maker), tuple(nbytes))
 
 

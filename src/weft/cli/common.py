@@ -43,5 +43,10 @@ def reported(as_json: bool) -> Iterator[None]:
         if as_json:
             click.echo(json.dumps({"error": type(error).__name__, "message": str(error)}))
         else:
-            click.echo(f"weft: {error}", err=True)
+            say(f"weft: {error}")
         sys.exit(code)
+
+
+def say(text: str) -> None:
+    """Print to standard error. A name or a bad file may hold anything, and must not steer the reader's terminal."""
+    click.echo("".join(c if c.isprintable() or c == "\n" else "·" for c in text), err=True)

@@ -65,11 +65,11 @@ def _rank(rank: int) -> _Outcome:
     """Capture, optimise and run both, as one of the ranks."""
     data, tensor = (dist.new_group(list(range(RANKS))) for _ in range(2))
     step = demo_model.Step(data, tensor)
-    inputs = (demo_model.parameters(RANKS, seed=rank), *demo_model.tokens(seed=rank))
-    program = weft.capture(step, inputs)
+    shards, batch = demo_model.parameters(RANKS, seed=rank), demo_model.tokens(seed=rank)
+    program = weft.capture(step, (shards, *batch))
     result = pipeline.run(program, weft.parse_pipeline(PIPELINE, weft.PASSES))
-    expected = weft.to_fx(program)(*inputs)
-    found = weft.to_fx(result.program)(*inputs)
+    expected = weft.to_fx(program)(*shards, *batch)
+    found = weft.to_fx(result.program)(*shards, *batch)
     return _Outcome(
         before=str(program),
         after=str(result.program),

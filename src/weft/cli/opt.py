@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from weft import pipeline
-from weft.cli.common import read_text, reported
+from weft.cli.common import read_text, reported, say
 from weft.errors import OptionError
 from weft.ir.parser import parse
 from weft.ir.text import print_program
@@ -70,7 +70,7 @@ def _write(result: pipeline.Result, output: str | None, as_json: bool, quiet: bo
     text = json.dumps(_as_json(result), indent=1) + "\n" if as_json else print_program(result.program)
     if not as_json and not quiet:
         for remark in result.remarks:
-            click.echo(str(remark), err=True)
+            say(str(remark))
     if output is None:
         sys.stdout.write(text)
         return

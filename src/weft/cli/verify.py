@@ -8,7 +8,7 @@ import sys
 import click
 
 from weft.cli.common import UNSAFE, read_program, reported
-from weft.errors import VerifyError
+from weft.errors import OptionError, VerifyError
 from weft.verify import violations
 
 
@@ -27,6 +27,8 @@ def command(reorders: bool, as_json: bool, before: str, after: str | None) -> No
     Exit codes: 0 safe, 1 not safe (every violation is listed), 2 a file cannot be used.
     """
     with reported(as_json):
+        if before == after == "-":
+            raise OptionError("only one of the two programs can come from standard input")
         first = read_program(before)
         second = read_program(after) if after is not None else None
         found = violations(first, second, reorders=reorders)

@@ -3,5 +3,6 @@
 from weft.fx.capture import capture
 from weft.fx.exporter import relink, to_fx
 from weft.fx.importer import from_fx
+from weft.fx.world import planning
 
-__all__ = ["capture", "from_fx", "relink", "to_fx"]
+__all__ = ["capture", "from_fx", "planning", "relink", "to_fx"]

@@ -30,10 +30,10 @@ _WRITE_COPIES = frozenset({"higher_order.auto_functionalized", "higher_order.aut
 
 
 class CallTraits:
-    """Finds the traits of calls. Remembers those of functions, which are called again and again."""
+    """Finds the traits of calls. Remembers those of operators, which are called again and again."""
 
     def __init__(self) -> None:
-        self._known: dict[object, Traits] = {}
+        self._known: dict[OpOverload[Any, Any], Traits] = {}
 
     def of(self, node: Node) -> Traits:
         """The traits of a node that calls something."""
@@ -41,6 +41,8 @@ class CallTraits:
             return BARRIER
         if isinstance(node.target, HigherOrderOperator):
             return self._higher_order(node)
+        if not isinstance(node.target, OpOverload):
+            return function_traits(node.target)
         if node.target not in self._known:
             self._known[node.target] = function_traits(node.target)
         traits = self._known[node.target]
@@ -86,8 +88,7 @@ def attribute(node: Node) -> Any:
 
 def _as_spelled(traits: Traits, node: Node) -> Traits:
     """The same traits; arguments that the schema numbers are named where the node gives them by keyword."""
-    if not isinstance(node.target, OpOverload):
-        return traits
+    assert isinstance(node.target, OpOverload)
     names = [argument.name for argument in node.target._schema.arguments]
 
     def key(place: int | str) -> int | str:

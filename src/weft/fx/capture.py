@@ -1,19 +1,178 @@
-"""`capture`: a function as a Program."""
+"""`capture`: a module or a whole training step as a Program, without an accelerator and without the cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
+from weft.errors import GraphError
+from weft.fx.frames import is_theirs
 from weft.fx.importer import from_fx
+from weft.fx.origins import note_served, recorded_origins
+from weft.fx.state import State, fake, local, traced_state
+from weft.fx.world import make_mesh, world
 from weft.ir.program import Program
 
 
-def capture(function: Callable[..., Any], args: Sequence[Any]) -> Program:
-    """Trace `function(*args)` on fake tensors: its operators, collectives and, if it takes gradients, its backward.
+def capture(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    world_size: int | None = None,
+    rank: int = 0,
+    mesh: DeviceMesh | Mapping[str, int] | None = None,
+) -> Program:
+    """Trace `function(*args, **kwargs)`, a module or a step: forward, loss, backward, optimiser, whatever it does.
 
-    Process groups must exist already. Tensors that the function closes over become constants of the program.
+    Nothing is computed and no memory is needed. The tensors among the arguments are inputs of the program, and so is
+    what the modules and optimisers among them hold (also those that the function closes over), under their own names.
+    The program returns what the function returns, and then the gradients that it leaves on parameters.
+
+    Without a process group, `world_size` makes one that nobody answers. `mesh` is checked against the world; given as
+    names and sizes it is made, and handed to the function as the keyword `mesh`. Everything is put back afterwards.
     """
-    return from_fx(make_fx(function, tracing_mode="fake", record_stack_traces=True)(*args))
+    named = dict(kwargs or {})
+    with _world(world_size, rank):
+        if isinstance(mesh, Mapping):
+            named["mesh"] = make_mesh(mesh)
+        elif mesh is not None and mesh.size() != dist.get_world_size():
+            raise GraphError(f"the mesh has {mesh.size()} ranks, and the world {dist.get_world_size()}")
+        return from_fx(_trace(function, tuple(args), named))
+
+
+def _world(world_size: int | None, rank: int) -> AbstractContextManager[None]:
+    if world_size is None:
+        return nullcontext()
+    if dist.is_initialized() and dist.get_world_size() == world_size:
+        return nullcontext()
+    return world(world_size, rank)
+
+
+def _trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphModule:
+    modules, optimizers = _stateful(function, args, kwargs)
+    mode = _fake_mode([*modules], (args, kwargs))
+    leaves, form = pytree.tree_flatten((args, kwargs))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    with traced_state(modules, optimizers, mode) as state:
+
+        def step(*tensors: Tensor) -> list[Any]:
+            state.restart_scalars()
+            given = list(leaves)
+            for place, tensor in zip(places, tensors, strict=True):
+                given[place] = _relocated(tensor, leaves[place])
+            again_args, again_kwargs = pytree.tree_unflatten(given, form)
+            result = function(*again_args, **again_kwargs)
+            grads = [parameter.grad for parameter in state.parameters.values() if parameter.grad is not None]
+            return [local(leaf) if isinstance(leaf, Tensor) else leaf for leaf in (*pytree.tree_leaves(result), *grads)]
+
+        inputs = [local(fake(leaves[place], mode)) for place in places]
+        with mode, recorded_origins(modules) as origins:
+            module = _make_fx(step, inputs)
+        trained = [name for name, parameter in state.parameters.items() if parameter.grad is not None]
+        _lift(module, state)
+        origins.finish(module.graph)
+    _drop_profiling(module.graph)
+    module.graph.eliminate_dead_code()
+    note_served(module.graph, trained)
+    module.recompile()
+    return module
+
+
+def _make_fx(step: Callable[..., list[Any]], inputs: list[Tensor]) -> GraphModule:
+    try:
+        return make_fx(step, record_stack_traces=True)(*inputs)
+    except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
+        raise GraphError(
+            f"this step decides by the value of a tensor, {_culprit(error)}, and a plan cannot know it; compute both "
+            "sides and choose with torch.where, or keep the decision outside of the function that is captured"
+        ) from error
+
+
+def _culprit(error: BaseException) -> str:
+    """The line of the user's code that an error comes from."""
+    frame, place = error.__traceback__, "somewhere"
+    while frame is not None:
+        file = frame.tb_frame.f_code.co_filename
+        if is_theirs(file):
+            place = f"at {file}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    return place
+
+
+def _stateful(function: Any, args: Any, kwargs: Any) -> tuple[list[nn.Module], list[Optimizer]]:
+    """The modules and optimisers that a call involves, each once; a module that is part of another comes with that."""
+    found = [function, getattr(function, "__self__", None), *pytree.tree_leaves((args, kwargs))]
+    found += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    modules = {id(value): value for value in found if isinstance(value, nn.Module)}
+    parts = {id(part) for module in modules.values() for part in module.modules() if part is not module}
+    optimizers = {id(value): value for value in found if isinstance(value, Optimizer)}
+    return [module for key, module in modules.items() if key not in parts], list(optimizers.values())
+
+
+def _fake_mode(modules: list[nn.Module], given: Any) -> FakeTensorMode:
+    """The mode that the state already lives in, if it is fake; otherwise a new one."""
+    for tensor in _tensors(modules, given):
+        if isinstance(held := local(tensor), FakeTensor):
+            return held.fake_mode
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _tensors(modules: list[nn.Module], given: Any) -> Iterator[Tensor]:
+    for module in modules:
+        yield from module.parameters()
+        yield from module.buffers()
+    yield from (leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor))
+
+
+def _relocated(traced: Tensor, like: Tensor) -> Tensor:
+    """A traced input as the kind of tensor that the function was given."""
+    if isinstance(like, DTensor):
+        traced = DTensor(traced, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]
+    return traced.detach().requires_grad_() if like.requires_grad else traced
+
+
+def _lift(module: GraphModule, state: State) -> None:
+    """Turn constants that are state into inputs, one for each, behind the inputs that are there."""
+    graph = module.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    made: dict[str, Node] = {}
+    for node in [node for node in graph.nodes if node.op == "get_attr"]:
+        tensor = getattr(module, str(node.target), None)
+        if not isinstance(tensor, FakeTensor):
+            continue  # a constant with a value: it stays one
+        name = state.names.get(id(tensor), str(node.target))
+        if name not in made:
+            made[name] = _placeholder(graph, name, inputs[-1] if inputs else None)
+            made[name].meta = {**node.meta, "val": tensor, "weft_serves": name}
+            inputs.append(made[name])
+        node.replace_all_uses_with(made[name])
+        graph.erase_node(node)
+    for name in [name for name, value in module.__dict__.items() if isinstance(value, FakeTensor)]:
+        delattr(module, name)
+
+
+def _placeholder(graph: Graph, name: str, behind: Node | None) -> Node:
+    plain = re.sub(r"\W|^(?=\d)", "_", name)
+    with graph.inserting_after(behind if behind is not None else graph._root):
+        return graph.placeholder(plain)
+
+
+def _drop_profiling(graph: Graph) -> None:
+    """Ranges for the profiler are not part of a step."""
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and getattr(node.target, "namespace", "") == "profiler" and not node.users:
+            graph.erase_node(node)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives  # defines the operators
+from torch._ops import OpOverload
 from torch.distributed.distributed_c10d import GroupName, ProcessGroup, _resolve_process_group  # type: ignore[attr-defined]
 from torch.fx import Node
 
@@ -54,15 +55,55 @@ def is_collective(function: object) -> bool:
     return function in _TARGETS
 
 
+class GroupReader:
+    """Finds the groups of collectives. `ranks` are those that the caller knows; torch.distributed may know others."""
+
+    def __init__(self, ranks: Groups) -> None:
+        self._known = {name: Group(name, tuple(members)) for name, members in ranks.items()}
+
+    def group(self, node: Node, given: Any, size: int | None) -> Group:
+        """The group that a start is given, as a name, a ProcessGroup or a node that gives one."""
+        value = given.meta.get("val") if isinstance(given, Node) else given
+        value = getattr(value, "real_obj", value)  # what stands for an object while tracing
+        name = value.group_name if isinstance(value, ProcessGroup) else value
+        if not isinstance(name, str):
+            raise GraphError(f"%{node.name}: its group is a {type(name).__name__}, neither a name nor a ProcessGroup")
+        if name not in self._known and dist.is_available() and dist.is_initialized():
+            self._known[name] = _registered(node, name)
+        if name in self._known:
+            known = self._known[name]
+            if size is not None and size != known.size:
+                raise GraphError(f"%{node.name} says that group {name!r} has {size} ranks; it has {known.size}")
+            return known
+        if size is not None:
+            # Nobody here knows which ranks these are; how many they are is what the operator says.
+            return Group(name, tuple(range(size)))
+        raise GraphError(
+            f"%{node.name}: the ranks of group {name!r} are not known, since torch.distributed is not initialised; "
+            f"say which they are: from_fx(graph, groups={{{name!r}: range(8)}})"
+        )
+
+
+def _registered(node: Node, name: str) -> Group:
+    try:
+        ranks = dist.get_process_group_ranks(_resolve_process_group(GroupName(name)))
+    except RuntimeError:
+        raise GraphError(
+            f"%{node.name}: torch.distributed has no group {name!r} here; "
+            f"say which ranks it has: from_fx(graph, groups={{{name!r}: range(8)}})"
+        ) from None
+    return Group(name, tuple(ranks))
+
+
 def read_collective(
-    node: Node, groups: Groups, read: Callable[[Any], Arg]
+    node: Node, groups: GroupReader, read: Callable[[Any], Arg]
 ) -> tuple[str, tuple[Arg, ...], dict[str, Arg], Collective]:
     """Target, arguments, keywords and Collective of a start."""
     target = _TARGETS[node.target]
     given = _bound(node)
     args = tuple(read(given[name]) for name in _KEPT if name in given)
     kwargs = {"out": read(given["out"])} if "out" in given else {}
-    group = _group(node, given["group_name"], given.get("group_size"), groups)
+    group = groups.group(node, given["group_name"], given.get("group_size"))
     if isinstance(given["group_name"], Node):
         kwargs["group"] = read(given["group_name"])
     reduce_op = str(given["reduce_op"]).lower() if "reduce_op" in given else ""
@@ -74,12 +115,14 @@ def write_collective(op: Op, write: Callable[[Arg], Any]) -> tuple[Any, tuple[An
     if op.comm is None or op.target not in _SPELLINGS:
         raise GraphError(f"%{op.name} ({op.target}) is no start that torch has an operator for")
     single, coalesced = _SPELLINGS[op.target]
-    many = isinstance(op.args[0], tuple)
-    function = coalesced if many else single
+    function = coalesced if op.args and isinstance(op.args[0], tuple) else single
     if function is None:
         raise GraphError(f"%{op.name}: torch has no coalesced {op.target}")
     names = [argument.name for argument in function._schema.arguments]
-    given = dict(zip((name for name in _KEPT if name in names), map(write, op.args), strict=True))
+    kept = [name for name in _KEPT if name in names]
+    if len(op.args) != len(kept) or ("out" in names) != ("out" in op.kwargs):
+        raise GraphError(f"%{op.name}: {op.target} takes {', '.join(kept)}" + ("; out=" if "out" in names else ""))
+    given = dict(zip(kept, map(write, op.args), strict=True))
     given["reduce_op"], given["group_size"] = op.comm.reduce_op, op.comm.group.size
     given["group_name"] = write(op.kwargs["group"]) if "group" in op.kwargs else op.comm.group.name
     args = tuple(given[name] for name in names if name != "out")
@@ -88,26 +131,6 @@ def write_collective(op: Op, write: Callable[[Arg], Any]) -> tuple[Any, tuple[An
 
 def _bound(node: Node) -> dict[str, Any]:
     """The arguments of a node by the names in its operator's schema."""
-    assert isinstance(node.target, torch._ops.OpOverload)
+    assert isinstance(node.target, OpOverload)
     names = [argument.name for argument in node.target._schema.arguments]
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-
-
-def _group(node: Node, name: Any, size: int | None, groups: Groups) -> Group:
-    value = name.meta.get("val") if isinstance(name, Node) else name
-    value = getattr(value, "real_obj", value)  # what stands for an object while tracing
-    if isinstance(value, ProcessGroup):
-        value = value.group_name
-    if not isinstance(value, str):
-        raise GraphError(f"%{node.name}: its group is a {type(value).__name__}, neither a name nor a ProcessGroup")
-    if value in groups:
-        return Group(value, tuple(groups[value]))
-    if dist.is_available() and dist.is_initialized():
-        return Group(value, tuple(dist.get_process_group_ranks(_resolve_process_group(GroupName(value)))))
-    if size is not None:
-        # Nobody here knows which ranks these are; how many they are is what the operator says.
-        return Group(value, tuple(range(size)))
-    raise GraphError(
-        f"%{node.name}: the ranks of group {value!r} are not known, since torch.distributed is not initialised; "
-        f"say which they are: from_fx(graph, groups={{{value!r}: range(8)}})"
-    )

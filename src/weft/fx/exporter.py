@@ -16,13 +16,16 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.fx import Graph, GraphModule, Node
-from torch.utils._pytree import tree_unflatten
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils._pytree import tree_map, tree_unflatten
 
 from weft.errors import GraphError
+from weft.fx.calls import CallTraits
 from weft.fx.collectives import WAIT, write_collective
 from weft.fx.importer import Source
 from weft.fx.literals import ArgWriter
 from weft.fx.names import resolve
+from weft.fx.pause import no_collection
 from weft.fx.sizes import Sizes
 from weft.fx.values import fake_input
 from weft.ir.dims import Expr
@@ -41,6 +44,7 @@ def to_fx(program: Program) -> GraphModule:
 
     Nodes that are still what they were keep all their metadata. New ones get that of their sources, and a `val` from
     running the operator on fake tensors. A program that was parsed needs no source: its operators are looked up.
+    The module's Python code is generated when it is first called or printed.
     """
     return lower(program)[0]
 
@@ -51,12 +55,13 @@ def lower(program: Program) -> tuple[GraphModule, dict[str, Node]]:
     owner = source.graph.owning_module if source else None
     graph = Graph(tracer_cls=source.graph._tracer_cls) if source else Graph()
     lowering = _Lowering(graph, source, program)
-    for op in program.ops:
-        lowering.env[op.name] = lowering.copy(op) if lowering.is_unchanged(op) else lowering.make(op)
+    with no_collection():
+        for op in program.ops:
+            lowering.env[op.name] = lowering.copy(op) if lowering.is_unchanged(op) else lowering.make(op)
     lowering.make_output()
     if source is not None:
         graph.set_codegen(source.graph._codegen)
-    module = GraphModule(owner if owner is not None else torch.nn.Module(), graph)
+    module = _LazyGraphModule(owner if owner is not None else torch.nn.Module(), graph)
     if owner is not None:
         module.meta.update(owner.meta)
     return module, lowering.env
@@ -110,6 +115,7 @@ class _Lowering:
         self.sizes = Sizes(graph, program, self.env)
         self.write = ArgWriter(self.env.__getitem__, self.sizes.node, source.objects if source else {}).write
         self.fake_mode = _fake_mode(source, program)
+        self.calls = CallTraits()
 
     def is_unchanged(self, op: Op) -> bool:
         return self.source is not None and self.source.ops.get(op.name) is op
@@ -200,7 +206,9 @@ class _Lowering:
                 return fake_input(op.out[0]) if isinstance(op.out[0], TensorSpec) else _UNKNOWN
         if node.op != "call_function" or any("val" not in arg.meta for arg in node.all_input_nodes):
             return _UNKNOWN
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
+        if not op.is_start and not op.is_wait and self.calls.of(node).barrier:
+            return _UNKNOWN  # it may do more than compute, and this is no time for that
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda arg: tree_map(self.adopted, arg.meta["val"]))
         assert callable(node.target)
         try:
             with self.fake_mode, torch.no_grad():
@@ -209,6 +217,13 @@ class _Lowering:
             return _UNKNOWN
         except Exception as error:
             raise GraphError(f"%{op.name} ({op.target}) cannot be run on its arguments: {error}") from error
+
+    def adopted(self, value: Any) -> Any:
+        """The same value in our fake mode: some tracers give every node a mode of its own."""
+        if self.fake_mode is None or not isinstance(value, FakeTensor) or value.fake_mode is self.fake_mode:
+            return value
+        with self.fake_mode:
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
 _UNKNOWN = object()

@@ -16,9 +16,11 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 
 from weft.errors import GraphError
 from weft.fx.calls import CallTraits, attribute
-from weft.fx.collectives import WAIT, Groups, is_collective, read_collective
+from weft.fx.collectives import WAIT, GroupReader, Groups, is_collective, read_collective
+from weft.fx.frames import is_theirs
 from weft.fx.literals import ArgReader
 from weft.fx.names import target_of
+from weft.fx.pause import no_collection
 from weft.fx.values import SpecReader
 from weft.ir.args import Arg
 from weft.ir.program import Collective, Op, Program
@@ -26,7 +28,6 @@ from weft.ir.specs import Spec
 from weft.ir.targets import traits_of
 from weft.ir.traits import PURE, Traits
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -53,16 +54,19 @@ def from_fx(graph: GraphModule | Graph, *, groups: Groups | None = None) -> Prog
     Nodes need the metadata `val`, which every graph from torch.compile, AOTAutograd, make_fx and export has. The ranks
     of groups are looked up in torch.distributed; `groups` gives them where that is not initialised.
     """
-    return _Importer(graph.graph if isinstance(graph, GraphModule) else graph, groups or {}).program()
+    with no_collection():
+        return _Importer(graph.graph if isinstance(graph, GraphModule) else graph, groups or {}).program()
 
 
 class _Importer:
     def __init__(self, graph: Graph, groups: Groups) -> None:
-        self.graph, self.groups = graph, groups
+        self.graph, self.groups = graph, GroupReader(groups)
         self.specs = SpecReader(_main_device(graph))
         self.args = ArgReader(self.specs)
         self.traits = CallTraits()
-        self.origins: dict[str, str] = {}
+        self.targets: dict[Any, str] = {}
+        self.places: dict[str, str] = {}  # of stack traces
+        self.modules: dict[str, str] = {}  # of paths as torch spells them
         self.here = os.getcwd() + os.sep
 
     def program(self) -> Program:
@@ -81,7 +85,7 @@ class _Importer:
 
     def op(self, node: Node) -> Op:
         if node.op == "placeholder":
-            return Op(node.name, "input", out=self.out(node), traits=PURE)
+            return Op(node.name, "input", out=self.out(node), traits=PURE, origin=node.meta.get("weft_serves", ""))
         if node.op == "get_attr":
             return Op(node.name, "get_attr", (str(node.target),), out=self.out(node), traits=PURE)
         target, args, kwargs, traits, comm = self.call(node)
@@ -97,35 +101,43 @@ class _Importer:
             return "wait", (*args, *kwargs.values()), {}, traits_of("wait"), None
         if node.op != "call_function":
             return node.op, (str(node.target), *args), kwargs, self.traits.of(node), None
-        return target_of(node.target), args, kwargs, self.traits.of(node), None
+        return self.target(node.target), args, kwargs, self.traits.of(node), None
+
+    def target(self, function: Any) -> str:
+        if function not in self.targets:
+            self.targets[function] = target_of(function)
+        return self.targets[function]
 
     def out(self, node: Node) -> tuple[Spec, ...]:
         return self.specs.specs(node.meta["val"] if "val" in node.meta else _value(node))
 
     def origin(self, node: Node) -> str:
-        """Where the user's code made it: the path of its module, and file:line."""
+        """Where the user's code made it: the parameter that it serves or the path of its module, and file:line."""
+        if (served := node.meta.get("weft_serves")) is not None:
+            return f"{served} {self.place(node.meta.get('stack_trace') or '')}".strip()
         stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-        module = _module_path(stack) if stack else ""
+        module = self.module(next(reversed(stack.values()))[0]) if stack else ""
         trace = node.meta.get("stack_trace")
         return f"{module} {self.place(trace) if trace else ''}".strip()
 
+    def module(self, path: str) -> str:
+        if path not in self.modules:
+            self.modules[path] = _module_path(path)
+        return self.modules[path]
+
     def place(self, trace: str) -> str:
-        if trace not in self.origins:
-            # The user's own line, not the one inside torch that it led to, and none that torch made up.
-            frames = [frame for frame in _FRAME.findall(trace) if not frame[0].startswith("<eval_with_key>")]
-            frames = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
-            file, line = frames[-1] if frames else ("", "")
-            self.origins[trace] = f"{file.removeprefix(self.here)}:{line}" if frames else ""
-        return self.origins[trace]
+        if trace not in self.places:
+            frames = [frame for frame in _FRAME.findall(trace) if is_theirs(frame[0])]
+            self.places[trace] = f"{frames[-1][0].removeprefix(self.here)}:{frames[-1][1]}" if frames else ""
+        return self.places[trace]
 
 
-def _module_path(stack: Mapping[str, Any]) -> str:
-    path = list(stack.values())[-1][0]
+def _module_path(path: str) -> str:
     # Dynamo spells paths as expressions: L['self'].layers[0].up, or with _modules in between.
     path = re.sub(r"^[LG]\['\w+'\]", "", path)
     path = re.sub(r"\._modules\['([^']+)'\]", r".\1", path)
     path = re.sub(r"\[['\"]?([^\]'\"]+)['\"]?\]", r".\1", path)
-    return str(path).strip(".")
+    return path.strip(".")
 
 
 def _value(node: Node) -> Any:
@@ -141,7 +153,7 @@ def _value(node: Node) -> Any:
         return ()
     if node.op == "call_module" and not node.users:  # such as the check of guards that export adds
         return ()
-    if isinstance(node.target, HigherOrderOperator):
+    if isinstance(node.target, HigherOrderOperator | type):  # a type: make_fx packs named tuples so
         return node  # an object
     raise GraphError(
         f"%{node.name} ({target_of(node.target) if callable(node.target) else node.target}) has no 'val' in its "

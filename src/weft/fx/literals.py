@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
+from torch.fx.immutable_collections import immutable_list
 from torch.utils._pytree import tree_leaves
 
 from weft.errors import GraphError
@@ -25,19 +26,33 @@ _CONSTANTS: Mapping[str, object] = {
     )
 }  # fmt: skip
 
+_PLAIN = frozenset({bool, int, str, complex, type(None)})
+
 
 class ArgReader:
     """Turns torch.fx arguments into Weft's. What only the graph can give back is kept in `objects`."""
 
     def __init__(self, sizes: SpecReader) -> None:
         self._sizes = sizes
+        self._refs: dict[Node, Ref] = {}  # shared: a value has many readers
         self.objects: dict[str, object] = {}
 
-    def read(self, value: Any) -> Arg:  # noqa: C901  # one line for each type that there is
+    def read(self, value: Any) -> Arg:
         """The argument that `value` is."""
-        if isinstance(value, Node):
-            return Ref(value.name)
-        if value is None or isinstance(value, bool | str | complex):
+        kind = type(value)
+        if kind is Node:
+            if value not in self._refs:
+                self._refs[value] = Ref(value.name)
+            return self._refs[value]
+        if kind in _PLAIN:
+            found: Arg = value
+            return found
+        if kind is immutable_list:
+            return tuple(map(self.read, value))
+        return self._rare(value)
+
+    def _rare(self, value: Any) -> Arg:  # noqa: C901  # one line for each type that there is
+        if isinstance(value, str | complex):
             return value
         if isinstance(value, int):
             return int(value)

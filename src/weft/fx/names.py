@@ -63,6 +63,7 @@ def resolve(target: str) -> Callable[..., Any]:
             found = getattr(getattr(getattr(torch.ops, library), packet), overload)
         except (AttributeError, RuntimeError):
             found = None
-        if isinstance(found, OpOverload):
+        # Operators of TorchScript alone have the same form, and no dispatcher stands before them: one writes files.
+        if isinstance(found, OpOverload) and str(found) == target and torch._C._dispatch_has_kernel(found._name):
             return found
     raise GraphError(f"torch has no operator {target}: is the library that defines it imported?")

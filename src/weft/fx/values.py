@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch.utils._sympy import functions as torch_sympy
 
 from weft.errors import GraphError
-from weft.ir.dims import Dim, call, product, symbol
+from weft.ir.dims import Atom, Call, Dim, Expr, call, product, symbol
 from weft.ir.specs import ScalarSpec, Spec, TensorSpec, row_major
 
 UNKNOWN_SIZE = 8192  # the hint of a size that depends on data: torch has none either
@@ -30,6 +30,7 @@ TO_TORCH: Mapping[str, torch.dtype] = MappingProxyType(
 )  # fmt: skip
 FROM_TORCH: Mapping[torch.dtype, str] = MappingProxyType({dtype: name for name, dtype in TO_TORCH.items()})
 
+_INT = frozenset({int})
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -39,18 +40,18 @@ class SpecReader:
     def __init__(self, main_device: str) -> None:
         self._main_device = main_device
         self._sizes: dict[sympy.Basic, Dim] = {}
-        self._specs: dict[tuple[Any, ...], TensorSpec] = {}
+        self._specs: dict[tuple[Any, ...], tuple[TensorSpec]] = {}
 
     def specs(self, value: Any) -> tuple[Spec, ...]:
         """The specs of a node's results: several for a tuple or list of values."""
         if isinstance(value, tuple | list):
             return tuple(self.spec(item) for item in value)
-        return (self.spec(value),)
+        return self._tensor(value) if isinstance(value, torch.Tensor) else (self.spec(value),)
 
     def spec(self, value: Any) -> Spec:
         """The spec of one value."""
         if isinstance(value, torch.Tensor):
-            return self._tensor(value)
+            return self._tensor(value)[0]
         if value is None:
             return ScalarSpec("none")
         if isinstance(value, bool | torch.SymBool):
@@ -67,21 +68,24 @@ class SpecReader:
             return size
         return self._size(size.node.expr, size.node.shape_env)
 
-    def _tensor(self, value: torch.Tensor) -> TensorSpec:
+    def _tensor(self, value: torch.Tensor) -> tuple[TensorSpec]:
         dtype = FROM_TORCH.get(value.dtype)
         if dtype is None:
             raise GraphError(f"Weft does not know the dtype {value.dtype}")
         strided = value.layout == torch.strided
-        shape = tuple(map(self.dim, value.shape))
-        strides = tuple(map(self.dim, value.stride())) if strided else None
+        shape = self._dims(value.shape)
+        strides = self._dims(value.stride()) if strided else None
         where = value.device.type
         key = (shape, dtype, strides, where)
         if key not in self._specs:
             usual = strides is None or _is_row_major(shape, strides)
-            self._specs[key] = TensorSpec(
-                shape, dtype, None if usual else strides, "" if where == self._main_device else where
-            )
+            device = "" if where == self._main_device else where
+            self._specs[key] = (TensorSpec(shape, dtype, None if usual else strides, device),)
         return self._specs[key]
+
+    def _dims(self, sizes: Sequence[int | torch.SymInt]) -> tuple[Dim, ...]:
+        # Nearly always these are plain numbers.
+        return tuple(sizes) if {*map(type, sizes)} <= _INT else tuple(map(self.dim, sizes))  # type: ignore[arg-type]
 
     def _size(self, expression: sympy.Basic, shape_env: Any) -> Dim:
         if expression not in self._sizes:
@@ -138,7 +142,25 @@ def _plain(name: str) -> str:
 def _is_row_major(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
     """Whether elements lie row by row; the stride of a dimension of one is never used."""
     pairs = zip(shape, strides, row_major(shape), strict=True)
-    return 0 in shape or all(size == 1 or stride == usual for size, stride, usual in pairs)
+    return 0 in shape or all(
+        size == 1 or stride == usual or _unclamped(stride) == _unclamped(usual) for size, stride, usual in pairs
+    )
+
+
+def _unclamped(stride: Dim) -> Dim:
+    """A stride without torch's guards against empty dimensions: where there are elements, max(1, n) is n."""
+    if isinstance(stride, int):
+        return stride
+    total: Dim = 0
+    for atoms, factor in stride.terms:
+        total = total + product([factor, *map(_unclamped_atom, atoms)])
+    return total
+
+
+def _unclamped_atom(atom: Atom) -> Dim:
+    if isinstance(atom, Call) and atom.function == "max" and 1 in atom.args:
+        return atom.args[1 - atom.args.index(1)]
+    return Expr((((atom,), 1),))
 
 
 def fake_input(spec: TensorSpec) -> torch.Tensor:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from weft.errors import ProgramError
-from weft.ir.args import Ref, rename
+from weft.ir.args import Ref, refs, rename
 from weft.ir.program import Op, Program
 
 _END = ""  # the sentinel: no op may have the empty name
@@ -27,6 +27,8 @@ class Editor:
             self._claim(op)
         self._link_all([op.name for op in program.ops])
         self._renamed: dict[str, str] = {}
+        self._taken = set(self._ops)
+        self._lost = {source for op in program.ops for source in op.sources} - self._taken
 
     def __getitem__(self, name: str) -> Op:
         """The op as it now is."""
@@ -67,10 +69,12 @@ class Editor:
 
     def remove(self, name: str, *, use: str | None = None) -> None:
         """Drop an op; those that used its value use that of `use` from now on."""
+        if use is not None and self._known(use) == self._known(name):
+            raise ProgramError(f"%{name} cannot take its own place")
         self._unlink(name)
         del self._ops[name], self._next[name], self._before[name]
         if use is not None:
-            self._renamed[name] = self._known(use)
+            self._renamed[name] = use
 
     def reorder(self, names: Iterable[str]) -> None:
         """Take a whole new order. It must name every op once."""
@@ -90,6 +94,9 @@ class Editor:
                     raise ProgramError(self._undefined(op, ref))
             defined.add(op.name)
         outputs = tuple(rename(output, names) for output in self._program.outputs)
+        for ref in (ref for output in outputs for ref in refs(output)):
+            if ref.name not in defined:
+                raise ProgramError(f"the program would return %{ref.name}, which was removed")
         return replace(self._program, ops=ops, outputs=outputs, history=(*self._program.history, stamp))
 
     def _claim(self, op: Op) -> None:
@@ -103,12 +110,15 @@ class Editor:
         return name
 
     def _insert(self, op: Op, after: str) -> Ref:
+        if not op.name:
+            raise ProgramError("an op needs a name of its own; '' is empty")
         base, name, count = op.name, op.name, 0
         # Removed names stay taken: a new op must never be mistaken for an old one.
-        while name in self._ops or name in self._program:
+        while name in self._taken:
             count += 1
             name = f"{base}_w{count}"
         self._ops[name] = self._with_origins(replace(op, name=name))
+        self._taken.add(name)
         self._link(name, after)
         return Ref(name)
 
@@ -116,6 +126,9 @@ class Editor:
         """`sources` always name ops of the first Program, so those that were made in between pass theirs on."""
         flat: dict[str, None] = {}
         for source in op.sources:
+            if source in self._lost:  # an op of an earlier Program
+                flat[source] = None
+                continue
             if source not in self._ops and source not in self._program:
                 raise ProgramError(f"%{op.name} names %{source} as its source, and there is no such op")
             known = self._ops[source] if source in self._ops else self._program[source]

@@ -10,7 +10,7 @@ import json
 import re
 from itertools import islice
 
-from weft.errors import ParseError
+from weft.errors import ParseError, visible
 
 _TOKEN = re.compile(
     r"""[ \t]*(
@@ -19,6 +19,7 @@ _TOKEN = re.compile(
       | \d++(?:\.\d++)?+(?:[eE][+-]?\d++)?+       # number
       | "(?:[^"\\]++|\\.)*+"                      # string
       | [@&][A-Za-z_]\w*+(?:[.:]\w++)*+           # @device, &function
+      | "(?:[^"\\]++|\\.)*+\\?+                   # a string that does not end: all of the rest, read once
       | \#.*+                                     # comment
       | \.\. | // | [-+*%()\[\]{},:;=]
       | [^ \t]                                    # what belongs nowhere
@@ -33,7 +34,13 @@ _FIRST = {
     "@": "device",
     "&": "function",
 }
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _LONGEST_INT = 4000  # digits; Python refuses more
+
+
+def is_digits(token: str) -> bool:
+    """Whether it is a whole number; `isdigit` alone also likes ² and ٣."""
+    return token.isascii() and token.isdigit()
 
 
 class Line:
@@ -48,6 +55,8 @@ class Line:
         self._tokens: list[str] = _TOKEN.findall(text)
         if self._tokens and self._tokens[-1][0] == "#":
             self.comment = self._tokens.pop()[1:].strip()
+        if self._tokens and self._tokens[-1][0] == '"' and not _STRING.fullmatch(self._tokens[-1]):
+            self._tokens[-1] = '"'
         self._tokens.append("")
         self._at = 0
         self.next = self._tokens[0]
@@ -58,7 +67,7 @@ class Line:
         token = self.next
         if len(token) > 1 and token[0] == "%":
             return "value"
-        return _FIRST.get(token[:1], "") if token != '"' else ""
+        return _FIRST.get(token[:1], "") if token not in ('"', "@", "&") else ""
 
     def take(self) -> str:
         """The next token, whatever it is."""
@@ -113,7 +122,7 @@ class Line:
 
     def integer(self, expected: str = "a whole number") -> int:
         sign = -1 if self.accept("-") else 1
-        if not self.next.isdigit() or len(self.next) > _LONGEST_INT:
+        if not is_digits(self.next) or len(self.next) > _LONGEST_INT:
             raise self.error(expected)
         return sign * int(self.take())
 
@@ -143,7 +152,9 @@ class Line:
         at = self._at if at is None else at
         token = self._tokens[at]
         if found is None:
-            found = {"": "the end of the line", '"': "a string that does not end"}.get(token, f"'{token[:40]}'")
+            found = {"": "the end of the line", '"': "a string that does not end"}.get(
+                token, f"'{visible(token[:40])}'"
+            )
         return ParseError(expected, found, self.number, self._column(at), self.text, self.source)
 
     def _column(self, at: int) -> int:

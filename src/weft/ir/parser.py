@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from weft.ir.args import Arg, Const, Device, Dict, Dtype, Function, Opaque, Ref, Slice, Tuple
 from weft.ir.dims import Dim, Expr, call, symbol
-from weft.ir.lexer import Line
+from weft.ir.lexer import Line, is_digits
 from weft.ir.program import Collective, Group, Op, Program
 from weft.ir.specs import DTYPES, SCALARS, ScalarSpec, Spec, TensorSpec
 from weft.ir.targets import STARTS, traits_of
@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 _DEEPEST = 100  # nesting beyond this is garbage, and would overflow Python's stack
 _SIZE_FUNCTIONS = ("max", "min", "mod")
+_CONSTRUCTORS = ("slice", "complex", "opaque")
 _MOST_RANKS = 1 << 20
+_MOST_TERMS = 1000
+_LARGEST = 10**4000
 _WORDS: dict[str, Arg] = {"None": None, "True": True, "False": False, "inf": math.inf, "nan": math.nan}
 
 
@@ -80,24 +83,31 @@ class _Parser:
         line.take()
 
     def group(self, line: Line) -> None:
+        at = line.mark()
         name = line.name("the name of the group")
+        if name in self.groups:
+            raise line.error("each group once", found=f"'{name}' again", at=at)
         line.expect("=")
         ranks: list[int] = []
         while True:
+            at = line.mark()
             first = line.integer("a rank")
             last = line.integer("the last rank") if line.accept("..") else first
             step = line.integer("a step") if line.accept("by") else 1
-            if step < 1 or last < first or (last - first) // step >= _MOST_RANKS:
-                raise line.error(f"a rising range of at most {_MOST_RANKS} ranks")
+            if step < 1 or last < first or (last - first) // step >= _MOST_RANKS - len(ranks):
+                raise line.error(f"a rising range of at most {_MOST_RANKS} ranks", at=at)
             ranks += range(first, last + 1, step)
             if not line.accept(","):
                 break
         self.groups[name] = Group(name, tuple(ranks))
 
     def symbol(self, line: Line) -> None:
+        at = line.mark()
         name = line.expect_kind("name", "the name of the symbol")
-        if name in _WORDS or name in DTYPES:
-            raise line.error("a name that is no dtype or literal", found=f"'{name}'")
+        if name in _WORDS or name in DTYPES or name in _SIZE_FUNCTIONS or name in _CONSTRUCTORS:
+            raise line.error("a name that is no dtype or literal", at=at)
+        if name in self.symbols:
+            raise line.error("each symbol once", found=f"'{name}' again", at=at)
         line.expect("=")
         self.symbols[name] = symbol(name, line.integer("its hint"))
 
@@ -110,13 +120,7 @@ class _Parser:
         line.expect("(")
         args: list[Arg] = []
         kwargs: dict[str, Arg] = {}
-        for key, arg in self.listing(line, self.argument, end=")"):
-            if key is None:
-                args.append(arg)
-            elif key in kwargs:
-                raise line.error("each keyword once", found=f"'{key}' again")
-            else:
-                kwargs[key] = arg
+        self.listing(line, lambda line: self.argument(line, args, kwargs), end=")")
         comm = self.collective(line, target)
         traits = self.traits(line) if line.accept("{") else traits_of(target)
         sources = self.listing(line, self.value, end="") if line.accept("from") else ()
@@ -185,9 +189,15 @@ class _Parser:
 
     # Arguments
 
-    def argument(self, line: Line) -> tuple[str | None, Arg]:
+    def argument(self, line: Line, args: list[Arg], kwargs: dict[str, Arg]) -> None:
+        at = line.mark()
         key = line.keyword()
-        return key, self.arg(line)
+        if key is None:
+            args.append(self.arg(line))
+        elif key in kwargs:
+            raise line.error("each keyword once", found=f"'{key}' again", at=at)
+        else:
+            kwargs[key] = self.arg(line)
 
     def arg(self, line: Line) -> Arg:
         self.depth += 1
@@ -223,7 +233,7 @@ class _Parser:
             return Dtype(text)
         if text.startswith("torch."):
             return Const(text)
-        if text not in ("slice", "complex", "opaque"):
+        if text not in _CONSTRUCTORS:
             raise line.error("a value, a literal or a declared symbol", at=at)
         line.expect("(")
         match text, self.listing(line, self.arg, end=")"):
@@ -238,11 +248,11 @@ class _Parser:
     def number(self, line: Line) -> Arg:
         """A float, a size, or a tuple: all three may begin with a sign or a parenthesis."""
         digits = line.peek() if line.next == "-" else line.next
-        if digits in ("inf", "nan") or (digits[:1].isdigit() and not digits.isdigit()):
+        if digits in ("inf", "nan") or (is_digits(digits[:1]) and not is_digits(digits)):
             sign = -1.0 if line.accept("-") else 1.0
             return sign * float(line.take())
         if line.next != "(":
-            if not digits.isdigit() and digits not in self.symbols and digits not in (*_SIZE_FUNCTIONS, "("):
+            if not is_digits(digits) and digits not in self.symbols and digits not in (*_SIZE_FUNCTIONS, "("):
                 raise line.error("an argument")
             return self.dim(line)
         # `(a, b)` is a tuple and `(a + b)//2` a size: a comma or an empty pair tells.
@@ -273,21 +283,28 @@ class _Parser:
         value = self.factor(line)
         while line.next in ("*", "//"):
             operator = line.take()
+            at = line.mark()
             right = self.factor(line)
             if operator != "*" and right == 0:
-                raise line.error("a divisor that is not zero", found="0")
+                raise line.error("a divisor that is not zero", found="0", at=at)
             value = value * right if operator == "*" else value // right
+            terms = [value] if isinstance(value, int) else [factor for _, factor in value.terms]
+            if len(terms) > _MOST_TERMS or max(map(abs, terms)) > _LARGEST:
+                raise line.error("a size that is not beyond all bounds", at=at)
         return value
 
     def factor(self, line: Line) -> Dim:
-        if line.accept("-"):
-            return -self.factor(line)
+        if line.next == "-":
+            negative = False
+            while line.accept("-"):  # a loop: there may be millions
+                negative = not negative
+            return -self.factor(line) if negative else self.factor(line)
         if line.accept("("):
             value = self.nested_dim(line)
             line.expect(")")
             return value
         text = line.next
-        if text.isdigit():
+        if is_digits(text):
             return line.integer()
         if text in _SIZE_FUNCTIONS:
             line.take()
@@ -333,7 +350,7 @@ class _Parser:
 
 
 def _argument_key(line: Line) -> int | str:
-    return line.integer() if line.next.isdigit() else line.name("the position or the keyword of an argument")
+    return line.integer() if is_digits(line.next) else line.name("the position or the keyword of an argument")
 
 
 def _origin(line: Line) -> str:

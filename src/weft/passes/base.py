@@ -71,7 +71,8 @@ class Plan:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise PlanError(f"this plan is not JSON: {error}") from None
-        if not isinstance(content, dict) or content.get("weft_plan") != PLAN_VERSION:
+        version = content.get("weft_plan") if isinstance(content, dict) else None
+        if version != PLAN_VERSION or isinstance(version, bool):
             raise PlanError(f"this is not a plan of version {PLAN_VERSION}, the only one that this Weft reads")
         steps = content.get("steps")
         if not isinstance(steps, list):
@@ -116,10 +117,11 @@ class Pass(Protocol):
 
 
 def fingerprint(program: Program) -> str:
-    """Tells programs apart by their ops, and not by their sizes: those may differ from rank to rank."""
+    """Tells programs apart by their ops and what those use, not by sizes: those may differ from rank to rank."""
     digest = hashlib.sha256()
     for op in program.ops:
-        digest.update(f"{op.name}\0{op.target}\0".encode("utf-8", "surrogatepass"))
+        words = (op.name, op.target, *(ref.name for ref in op.refs()))
+        digest.update(json.dumps(words).encode())
     return digest.hexdigest()[:16]
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from weft.analysis.dependencies import dependencies
-from weft.analysis.traffic import total_bytes
-from weft.ir.program import Op, Program
+from weft.analysis.dependencies import Kind, dependencies
+from weft.analysis.storages import storages
+from weft.ir.program import Group, Op, Program
 from weft.ir.text import counted
-from weft.passes.base import Context, Plan, Remark, Step, fingerprint
+from weft.passes.base import Context, Plan, Remark, fingerprint
 from weft.passes.moves import after, apply_moves
 from weft.passes.options import pass_text
+
+_REASONS = {
+    Kind.MUTATION: "which uses the same memory",
+    Kind.IN_FLIGHT: "until which another collective uses the same memory",
+    Kind.BARRIER: "a barrier",
+    Kind.RANDOM: "which draws random numbers before it",
+}
 
 
 @dataclass(frozen=True)
@@ -30,41 +39,77 @@ class HoistStarts:
 
     def plan(self, program: Program, context: Context) -> Plan:
         """A step for each start that can move, a remark for each start."""
-        chosen = context.group(self.group) if self.group is not None else None
-        known = dependencies(program)
-        inputs_end = max((program.index[op.name] for op in program.inputs), default=-1)
-        issued: dict[str, tuple[int, str]] = {}  # per group: the place and the name of its last start
-        steps: list[Step] = []
-        remarks: list[Remark] = []
-        for op in program.starts:
-            if op.comm is None:
-                continue
-            position, group = program.index[op.name], op.comm.group
-            ready = max(known.before[position], default=-1)
-            previous, rival = issued.get(group.name, (-1, ""))
-            place = max(ready, previous, inputs_end)
-            moves = (chosen is None or group == chosen) and -1 < place < position - 1
-            issued[group.name] = (place if moves else position), op.name
-            if chosen is not None and group != chosen:
-                continue
-            why = "the inputs of the program"
-            if previous == place > ready:
-                why = f"%{rival}, the collective before it in group {group.name}"
-            elif ready == place:
-                why = f"its last input %{program.ops[place].name}"
-            if moves:
-                steps.append(after((op.name,), program.ops[place].name))
-            remarks.append(self._remark(op, position - place - 1 if moves else 0, why))
-        return Plan(pass_text(self), fingerprint(program), tuple(steps), tuple(remarks))
+        hoists = list(_hoists(program, context.group(self.group) if self.group is not None else None))
+        # Those that need not move keep their place among those that come to the same one.
+        reached = {hoist.goal for hoist in hoists if hoist.passed}
+        steps = tuple(after((one.op.name,), program.ops[one.goal].name) for one in hoists if one.goal in reached)
+        return Plan(pass_text(self), fingerprint(program), steps, tuple(self._remark(program, one) for one in hoists))
 
     def apply(self, program: Program, plan: Plan) -> Program:
         """Move what the plan says."""
         return apply_moves(program, plan)
 
-    def _remark(self, op: Op, passed: int, why: str) -> Remark:
-        if not passed:
-            return Remark(self.name, op.name, "refused", f"stays where it is, after {why}")
-        message = (
-            f"moved up past {counted(passed, 'op')}, to after {why}; its {total_bytes(op)} bytes live that much longer"
-        )
-        return Remark(self.name, op.name, "done", message)
+    def _remark(self, program: Program, hoist: _Hoist) -> Remark:
+        if not hoist.passed:
+            return Remark(self.name, hoist.op.name, "refused", f"stays where it is, after {hoist.why}")
+        longer = _allocated(hoist.op, program)
+        cost = f"; its {longer} bytes live that much longer" if longer else ""
+        message = f"moved up past {counted(hoist.passed, 'op')}, to after {hoist.why}{cost}"
+        return Remark(self.name, hoist.op.name, "done", message)
+
+
+@dataclass(frozen=True)
+class _Hoist:
+    """A start, the position that it can go after, how many ops it overtakes on its way, and what stops it there."""
+
+    op: Op
+    goal: int
+    passed: int
+    why: str
+
+
+def _hoists(program: Program, chosen: Group | None) -> Iterator[_Hoist]:
+    inputs_end = max((program.index[op.name] for op in program.inputs), default=-1)
+    reasons = _Reasons(program)
+    goal: dict[int, int] = {}  # for each start, by its position
+    positions: list[int] = []
+    goals: list[int] = []
+    previous: dict[Group, str] = {}
+    for op in program.starts:
+        if op.comm is None or (chosen is not None and op.comm.group != chosen):
+            continue
+        position, group = program.index[op.name], op.comm.group
+        stops = [(inputs_end, "the inputs of the program")]
+        for earlier in dependencies(program).before[position]:
+            stops.append((goal.get(earlier, earlier), reasons(earlier, op)))
+        if rival := previous.get(group):
+            why = f"%{rival}, the collective before it in group {group.name}"
+            stops.append((goal[program.index[rival]], why))
+        place, why = max(reversed(stops), key=lambda stop: stop[0])
+        # It overtakes what lies between, except the starts that themselves go as far.
+        as_far = bisect_right(goals, place) - bisect_right(positions, place)
+        yield _Hoist(op, place, position - place - 1 - as_far if place >= 0 else 0, why)
+        goal[position], previous[group] = place, op.name
+        positions.append(position)
+        insort(goals, place)
+
+
+class _Reasons:
+    """Why a start must stay after an op."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        order = dependencies(program).order
+        self._kinds = {(one, other): kind for one, other, kind in order if program.ops[other].is_start}
+
+    def __call__(self, earlier: int, start: Op) -> str:
+        name = self._program.ops[earlier].name
+        kind = self._kinds.get((earlier, self._program.index[start.name]))
+        return f"%{name}, {_REASONS[kind]}" if kind is not None else f"its last input %{name}"
+
+
+def _allocated(op: Op, program: Program) -> int:
+    """The bytes of the results that do not lie in memory that was there before."""
+    known = storages(program)
+    made = [storage for storage in known.of_value(op.name) if program.ops[known.maker[storage]] is op]
+    return sum(known.nbytes[storage] for storage in made)

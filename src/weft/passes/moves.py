@@ -41,11 +41,11 @@ def apply_moves(program: Program, plan: Plan) -> Program:
 
 def _where(step: Step, program: Program) -> tuple[int, int]:
     """An op stands at (its position, 1); what comes before it at 0 and what comes after it at 2."""
-    match step.verb, dict(step.detail):
-        case "move", {"before": ""}:
+    match step.verb, list(step.detail.items()):
+        case "move", [("before", "")]:
             return len(program), 0
-        case "move", {"before": str(anchor)} if anchor in program:
+        case "move", [("before", str(anchor))] if anchor in program:
             return program.index[anchor], 0
-        case "move", {"after": str(anchor)} if anchor in program:
+        case "move", [("after", str(anchor))] if anchor in program:
             return program.index[anchor], 2
     raise PlanError(f"not a move, or one to a place that this program does not have: {step}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import fields
@@ -12,7 +13,9 @@ from weft.errors import OptionError
 from weft.ir.lexer import Line
 from weft.passes.base import Pass
 
-_WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
+_WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "inf": math.inf}
+_DEEPEST = 20  # nesting beyond this is garbage
+_EXACT = 2.0**53  # whole numbers below this are exact as floats
 
 
 def parse_pipeline(text: str, table: Mapping[str, type[Pass]]) -> tuple[Pass, ...]:
@@ -57,7 +60,10 @@ def _options(line: Line) -> dict[str, Any]:
     if not line.accept("{") or line.accept("}"):
         return options
     while True:
+        at = line.mark()
         name = line.expect_kind("name", "the name of an option")
+        if name in options:
+            raise line.error("each option once", at=at)
         line.expect("=")
         options[name] = _value(line)
         if not line.accept(","):
@@ -65,27 +71,42 @@ def _options(line: Line) -> dict[str, Any]:
             return options
 
 
-def _value(line: Line) -> Any:
-    if line.accept("["):
-        items = [] if line.next == "]" else [_value(line)]
-        while line.accept(","):
-            items.append(_value(line))
-        line.expect("]")
-        return tuple(items)
+def _value(line: Line, depth: int = 0) -> Any:
+    if line.next == "[":
+        if depth == _DEEPEST:
+            raise line.error(f"at most {_DEEPEST} levels of nesting")
+        return _list(line, depth + 1)
     if line.kind == "string":
         return line.string()
     if line.kind == "name":
         word = line.take()
         return _WORDS.get(word.lower(), word)
-    sign = -1 if line.accept("-") else 1
-    number = line.expect_kind("number", "a value: a number, a word, a quoted string, true, false or a list")
-    return sign * (int(number) if number.isdigit() else float(number))
+    if line.next.isdigit() or (line.next == "-" and line.peek().isdigit()):
+        return line.integer("a whole number of less than 4000 digits")
+    sign = -1.0 if line.accept("-") else 1.0
+    if sign < 0 and line.accept("inf"):
+        return -math.inf
+    return sign * float(line.expect_kind("number", "a value: a number, a word, a quoted string, true, false or a list"))
+
+
+def _list(line: Line, depth: int) -> tuple[Any, ...]:
+    line.expect("[")
+    items = [] if line.next == "]" else [_value(line, depth)]
+    while line.accept(","):
+        items.append(_value(line, depth))
+    line.expect("]")
+    return tuple(items)
 
 
 def _value_text(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_value_text, value))}]"
-    return json.dumps(value) if value is not None else "none"
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        # 25 and 25.0 are the same option, so they must be the same text: plans are compared by it.
+        return str(int(value)) if value.is_integer() and abs(value) < _EXACT else str(value)
+    return json.dumps(value)
 
 
 def _fits(value: Any, wanted: Any) -> bool:

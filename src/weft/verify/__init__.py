@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.errors import VerifyError
 from weft.ir.program import Program
-from weft.ir.text import print_op
-from weft.verify import changes, program_rules, shapes
+from weft.verify import changes, collectives, mutation, program_rules, shapes
+from weft.verify.excerpts import excerpt
 from weft.verify.ranks import verify_ranks
 
 __all__ = ["CHANGES", "RULES", "Violation", "verify", "verify_ranks", "violations"]
@@ -35,15 +35,12 @@ CHANGES: Mapping[str, Callable[[Program, Program], Iterable[Finding]]] = {
     "inputs_kept": changes.inputs_kept,
     "outputs_kept": changes.outputs_kept,
     "arguments_kept": changes.arguments_kept,
-    "mutation_order": changes.mutation_order,
+    "mutation_order": mutation.mutation_order,
     "random_order": changes.random_order,
     "barriers": changes.barriers,
-    "collectives_accounted": changes.collectives_accounted,
-    "group_order": changes.group_order,
+    "collectives_accounted": collectives.collectives_accounted,
+    "group_order": collectives.group_order,
 }
-
-_AROUND = 2  # lines shown before and after the op at fault
-_LONGEST = 160  # characters of a line that are shown
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,8 @@ def violations(before: Program, after: Program | None = None, *, reorders: bool 
     """What `verify` would complain of."""
     subject = before if after is None else after
     found = _run(STRUCTURE, subject)
+    if not found and after is not None:
+        found = tuple(replace(one, message=f"in the original, {one.message}") for one in _run(STRUCTURE, before))
     if found:  # the other rules rely on names and definitions being in order
         return found
     found = _run({name: rule for name, rule in RULES.items() if name not in STRUCTURE}, subject)
@@ -91,15 +90,4 @@ def _run(rules: Mapping[str, Callable[[Program], Iterable[Finding]]], program: P
 
 
 def _violation(rule: str, op: str, message: str, program: Program) -> Violation:
-    return Violation(rule, op, message, _excerpt(program, op) if op in program else "")
-
-
-def _excerpt(program: Program, name: str) -> str:
-    at = program.index[name]
-    first = max(0, at - _AROUND)
-    lines = []
-    for position, op in enumerate(program.ops[first : at + _AROUND + 1], start=first):
-        text = print_op(op)
-        text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-        lines.append(f"  {'>' if position == at else ' '} {position:>5} | {text}")
-    return "\n".join(lines)
+    return Violation(rule, op, message, excerpt(program, op) if op in program else "")

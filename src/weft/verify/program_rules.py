@@ -10,6 +10,7 @@ from weft.analysis.storages import storages
 from weft.ir.args import refs
 from weft.ir.program import Op, Program
 from weft.ir.targets import STARTS
+from weft.ir.text import counted
 
 _REDUCING = ("reduce_scatter", "all_reduce")
 
@@ -25,13 +26,17 @@ def unique_names(program: Program) -> Iterator[tuple[str, str]]:
 
 def defined_before_use(program: Program) -> Iterator[tuple[str, str]]:
     """A value is used only after the op that makes it; outputs exist."""
+    circle: Mapping[str, int] = {}
     for position, op in enumerate(program.ops):
         for name in dict.fromkeys(ref.name for ref in op.refs()):
             place = program.index.get(name)
             if place is None:
                 yield op.name, f"%{op.name} uses %{name}, which is defined nowhere"
-            elif place >= position:
-                loop = ": a cycle" if _leads_to(program, name, op.name) else ""
+            elif place == position:
+                yield op.name, f"%{op.name} uses its own value: a cycle"
+            elif place > position:
+                circle = circle or _circles(program)
+                loop = ": a cycle" if circle[name] == circle[op.name] else ""
                 yield op.name, f"%{op.name} uses %{name}, which is defined only later{loop}"
     for output in program.outputs:
         for ref in refs(output):
@@ -39,27 +44,56 @@ def defined_before_use(program: Program) -> Iterator[tuple[str, str]]:
                 yield "", f"the program returns %{ref.name}, which is defined nowhere"
 
 
-def _leads_to(program: Program, start: str, goal: str) -> bool:
-    """Whether the value `start` is made, through whatever ops, from the value `goal`."""
-    todo, seen = [start], {start}
-    while todo:
-        name = todo.pop()
-        if name == goal:
-            return True
-        fresh = {ref.name for ref in program[name].refs() if ref.name in program} - seen
-        seen |= fresh
-        todo += fresh
-    return False
+def _circles(program: Program) -> Mapping[str, int]:
+    """A number for each op; those that use each other's values, through whatever ops, have the same."""
+    uses = {op.name: [ref.name for ref in op.refs() if ref.name in program] for op in program.ops}
+    seen: dict[str, int] = {}
+    circle: dict[str, int] = {}
+    open_ops: list[str] = []  # that have no number yet
+    path: list[str] = []  # of those, the ones that may still turn out to be the first of their circle
+    todo: list[tuple[str, Iterator[str]]] = []
+
+    def enter(name: str) -> None:
+        seen[name] = len(seen)
+        open_ops.append(name)
+        path.append(name)
+        todo.append((name, iter(uses[name])))
+
+    for root in uses:
+        if root not in seen:
+            enter(root)
+        while todo:
+            name, rest = todo[-1]
+            other = next(rest, None)
+            if other is None:
+                todo.pop()
+                if path[-1] == name:
+                    _close(path.pop(), open_ops, circle)
+            elif other not in seen:
+                enter(other)
+            elif other not in circle:
+                while seen[path[-1]] > seen[other]:
+                    path.pop()
+    return circle
+
+
+def _close(first: str, open_ops: list[str], circle: dict[str, int]) -> None:
+    number = len(circle)
+    while open_ops[-1] != first:
+        circle[open_ops.pop()] = number
+    circle[open_ops.pop()] = number
 
 
 def collectives_complete(program: Program) -> Iterator[tuple[str, str]]:
-    """A start says what it communicates, and one group name means one group."""
+    """A start says what it communicates, one group name means one group, and what else communicates is a barrier."""
     known: dict[str, tuple[int, ...]] = {}
     for op in program.ops:
         kind = STARTS.get(op.target)
         if op.comm is None:
             if kind is not None:
                 yield op.name, f"%{op.name} is a start and does not say over which group"
+            elif op.traits.communicates and not op.traits.barrier:
+                yield op.name, f"%{op.name} ({op.target}) communicates, and is neither a start nor a barrier"
             continue
         group = op.comm.group
         if op.comm.kind != kind:
@@ -84,9 +118,9 @@ def starts_waited(program: Program) -> Iterator[tuple[str, str]]:
         if not waits:
             yield start, f"%{start} is never waited for"
         elif missing:
-            yield start, f"%{start} has {len(missing)} results that nobody waits for"
+            yield start, f"%{start} has {counted(len(missing), 'result')} that nobody waits for"
     for wait in waited.strays:
-        yield wait, f"%{wait} waits for something that no start made"
+        yield wait, f"%{wait} waits for something that no start made, or that was waited for already"
 
 
 def waited_before_read(program: Program) -> Iterator[tuple[str, str]]:
@@ -96,7 +130,8 @@ def waited_before_read(program: Program) -> Iterator[tuple[str, str]]:
     for op, (reads, writes) in zip(program.ops, accesses(program), strict=True):
         if op.name in start_of:
             for storage in writes:
-                pending.pop(storage, None)
+                if pending.get(storage) == start_of[op.name]:  # and not a later one that reuses the memory
+                    del pending[storage]
             continue
         for start in _owners(reads | writes, pending):
             yield op.name, f"%{op.name} touches the result of %{start} before any wait for it"
@@ -107,18 +142,22 @@ def waited_before_read(program: Program) -> Iterator[tuple[str, str]]:
 def unchanged_in_flight(program: Program) -> Iterator[tuple[str, str]]:
     """Nobody writes to what a collective is still sending."""
     known, start_of = storages(program), pairs(program).start
-    last_wait = {start: waits[-1] for start, waits in pairs(program).waits.items() if waits}
     sending: dict[int, list[str]] = {}
+    missing: dict[str, frozenset[int]] = {}  # of each start in flight, the results that nobody has waited for yet
     for op, (_, writes) in zip(program.ops, accesses(program), strict=True):
         start = start_of.get(op.name)
         if start is not None:
-            if last_wait[start] == op.name:
-                _forget(program[start], sending, known.of_args(program[start].args))
+            if start in missing:
+                missing[start] -= known.of_value(op.name)
+                if not missing[start]:
+                    del missing[start]
+                    _forget(program[start], sending, known.of_args(program[start].args))
             continue
         for storage in sorted(writes):
             for flying in sending.get(storage, ()):
                 yield op.name, f"%{op.name} writes to what %{flying} is still sending: its wait comes later"
         if op.is_start:
+            missing[op.name] = known.of_value(op.name)
             for storage in known.of_args(op.args):
                 sending.setdefault(storage, []).append(op.name)
 

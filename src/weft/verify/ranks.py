@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 
 from weft.analysis.pairs import pairs
@@ -11,22 +11,29 @@ from weft.errors import VerifyError
 from weft.ir.program import Op, Program
 
 _Ranks = tuple[int, ...]
+_Started = Mapping[tuple[_Ranks, int], set[int]]  # for each group and number of a collective in it: who has begun it
 # The kinds of which every rank must move the same number of bytes.
 _EVEN = ("all_gather", "reduce_scatter", "all_reduce", "broadcast")
 
 
 def verify_ranks(programs: Mapping[int, Program]) -> None:
     """Raise VerifyError unless the programs of these ranks, run together, agree and finish."""
-    found = [*_disagreements(programs)]
+    found = [*_strangers(programs)] or [*_disagreements(programs)]
     if not found:  # with different collectives, who waits for whom means nothing
         found = _stuck(programs)
     if found:
         raise VerifyError(tuple(found))
 
 
-def _disagreements(programs: Mapping[int, Program]) -> list[str]:
+def _strangers(programs: Mapping[int, Program]) -> Iterator[str]:
+    for rank, program in programs.items():
+        for ranks, ops in _by_group(program).items():
+            if rank not in ranks:
+                yield f"group_order: rank {rank} issues {_show(ops[0])} among ranks {list(ranks)}, and is none of them"
+
+
+def _disagreements(programs: Mapping[int, Program]) -> Iterator[str]:
     issued = {rank: _by_group(program) for rank, program in programs.items()}
-    found = []
     for ranks in dict.fromkeys(ranks for groups in issued.values() for ranks in groups):
         first, *others = [rank for rank in ranks if rank in programs]
         for other in others:
@@ -34,9 +41,8 @@ def _disagreements(programs: Mapping[int, Program]) -> list[str]:
             for number, (one, two) in enumerate(pair):
                 if _signature(one) != _signature(two):
                     what = f"rank {first} issues {_show(one)} and rank {other} issues {_show(two)}"
-                    found.append(f"group_order: collective {number} among ranks {list(ranks)}: {what}")
+                    yield f"group_order: collective {number} among ranks {list(ranks)}: {what}"
                     break
-    return found
 
 
 def _by_group(program: Program) -> dict[_Ranks, list[Op]]:
@@ -48,14 +54,25 @@ def _by_group(program: Program) -> dict[_Ranks, list[Op]]:
 
 
 def _signature(op: Op | None) -> tuple[object, ...] | None:
+    """What ranks must agree on."""
     if op is None or op.comm is None:
         return None
     size = total_bytes(op) if op.comm.kind in _EVEN else None
-    return op.comm.kind, op.comm.reduce_op, tuple(spec.dtype for spec in op.out), size
+    return op.comm.kind, size, _manner(op)
+
+
+def _manner(op: Op) -> str:
+    """How a collective goes about it, besides its kind and size."""
+    assert op.comm is not None
+    words = [*dict.fromkeys(spec.dtype for spec in op.out), op.comm.reduce_op]
+    words += [f"from rank {op.argument(1)}"] if op.comm.kind == "broadcast" else []
+    return ", ".join(filter(None, words))
 
 
 def _show(op: Op | None) -> str:
-    return f"{op.comm.kind} %{op.name} of {total_bytes(op)} bytes" if op and op.comm else "nothing more"
+    if op is None or op.comm is None:
+        return "nothing more"
+    return f"{op.comm.kind} %{op.name} of {total_bytes(op)} bytes ({_manner(op)})"
 
 
 def _stuck(programs: Mapping[int, Program]) -> list[str]:
@@ -71,12 +88,16 @@ def _stuck(programs: Mapping[int, Program]) -> list[str]:
                 op = program.ops[at[rank]]
                 if op.is_start:
                     started.setdefault(numbers[rank][op.name], set()).add(rank)
-                elif op.name in numbers[rank] and not _done(numbers[rank][op.name], started, programs):
+                elif op.name in numbers[rank] and _missing(numbers[rank][op.name], started, programs):
                     break
                 at[rank] += 1
                 moved = True
     blocked = {rank: program.ops[at[rank]] for rank, program in programs.items() if at[rank] < len(program)}
-    return [_deadlock(rank, op, numbers[rank][op.name], started) for rank, op in blocked.items()]
+    return [
+        f"wait_cycle: rank {rank} waits for ever at %{op.name}: "
+        f"ranks {_missing(numbers[rank][op.name], started, programs)} never start that collective"
+        for rank, op in blocked.items()
+    ]
 
 
 def _numbers(program: Program) -> dict[str, tuple[_Ranks, int]]:
@@ -89,19 +110,6 @@ def _numbers(program: Program) -> dict[str, tuple[_Ranks, int]]:
     return found
 
 
-def _done(
-    collective: tuple[_Ranks, int], started: Mapping[tuple[_Ranks, int], set[int]], programs: Mapping[int, Program]
-) -> bool:
-    needed = [rank for rank in collective[0] if rank in programs]
-    return _missing(collective, started, needed) == []
-
-
-def _missing(
-    collective: tuple[_Ranks, int], started: Mapping[tuple[_Ranks, int], set[int]], needed: Sequence[int]
-) -> list[int]:
-    return [rank for rank in needed if rank not in started.get(collective, ())]
-
-
-def _deadlock(rank: int, op: Op, collective: tuple[_Ranks, int], started: Mapping[tuple[_Ranks, int], set[int]]) -> str:
-    absent = _missing(collective, started, collective[0])
-    return f"wait_cycle: rank {rank} waits for ever at %{op.name}: ranks {absent} never start that collective"
+def _missing(collective: tuple[_Ranks, int], started: _Started, programs: Mapping[int, Program]) -> list[int]:
+    """The ranks, of those whose programs are known, that have not started a collective."""
+    return [rank for rank in collective[0] if rank in programs and rank not in started.get(collective, ())]

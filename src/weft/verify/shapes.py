@@ -12,7 +12,7 @@ from weft.ir.args import Arg, Dtype, Ref
 from weft.ir.dims import Dim, hint, product
 from weft.ir.program import Op, Program
 from weft.ir.specs import Spec, TensorSpec
-from weft.ir.text import print_spec
+from weft.ir.text import counted, print_spec
 
 Tensors = list[TensorSpec]
 Expected = TensorSpec | str | None  # the first result, or what is wrong with the arguments, or nothing known
@@ -43,7 +43,8 @@ def _results(op: Op, program: Program) -> Iterator[tuple[Expected, Spec]]:
         else:
             yield rule(op, _tensors(op.args, program)), op.out[0]
     elif len(coalesced) != len(op.out):
-        yield f"is given {len(coalesced)} tensors and says {len(op.out)} results", TensorSpec((), "bool")
+        given, said = counted(len(coalesced), "tensor"), counted(len(op.out), "result")
+        yield f"is given {given} and says {said}", TensorSpec((), "bool")
     else:
         for item, found in zip(coalesced, op.out, strict=True):
             yield rule(op, _tensors((item,), program)), found

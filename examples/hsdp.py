@@ -1,0 +1,36 @@
+"""Hybrid sharded data parallel: plan it for any number of ranks on a laptop, or train it.
+
+python examples/hsdp.py 64
+torchrun --nproc-per-node=2 examples/hsdp.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from _run import main, step
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from weft.parallel import data_parallel
+
+
+def mesh_for(world_size: int) -> dict[str, int]:
+    """The names and sizes of the mesh."""
+    return {"replicate": max(1, world_size // 8), "shard": min(8, world_size)}
+
+
+def build(mesh: DeviceMesh) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+    """The training step and what it is called with: a model, its optimiser, a batch and its targets."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)) for _ in range(4)]
+    model = data_parallel(nn.Sequential(*layers), mesh, mode="hybrid_shard")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    torch.manual_seed(mesh.get_rank())
+    return step, (model, optimizer, torch.randn(32, 256), torch.randn(32, 256))
+
+
+if __name__ == "__main__":
+    main(mesh_for, build)

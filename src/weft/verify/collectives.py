@@ -1,0 +1,114 @@
+"""Rules about collectives, between a Program and the one that was made from it. Each yields (op, what is wrong)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from weft.analysis.traffic import total_bytes
+from weft.ir.program import Op, Program
+from weft.verify.heirs import Heirs, families
+from weft.verify.sights import Sights, maker_of, sights
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Starts of `before` and the starts of `after` that stand for them, such that no other start has a part in it."""
+
+    was: tuple[Op, ...]
+    now: tuple[Op, ...]
+
+    @property
+    def is_untouched(self) -> bool:
+        if len(self.was) != 1 or len(self.now) != 1:
+            return False
+        return (self.was[0].name, self.was[0].sources) == (self.now[0].name, self.now[0].sources)
+
+
+def collectives_accounted(before: Program, after: Program) -> Iterator[tuple[str, str]]:
+    """Collectives are neither lost nor invented: merged and split ones send the same, and as many bytes of it."""
+    origins = _origins(before, after)
+    for op in after.starts:
+        if not origins[op.name]:
+            yield op.name, f"%{op.name} is a collective that was not there before"
+    kept = {name for names in origins.values() for name in names}
+    for op in before.starts:
+        if op.name not in kept:
+            yield "", f"the collective %{op.name} was lost"
+    found = [
+        _Family(tuple(before[name] for name in was), tuple(after[name] for name in now))
+        for was, now in families(origins)
+    ]
+    changed = [family for family in found if not family.is_untouched]
+    for family in changed:
+        yield from _bytes_kept(family)
+    if changed:
+        seen, sees = sights(before, after)
+        for family in changed:
+            yield from _sent_alike(family, seen, sees, before)
+
+
+def group_order(before: Program, after: Program) -> Iterator[tuple[str, str]]:
+    """Within a group, collectives are issued in the order in which they were; a bucket counts as its first member."""
+    origins = _origins(before, after)
+    issued: dict[str, list[tuple[int, str]]] = {}
+    for op in after.starts:
+        if op.comm is not None and origins[op.name]:
+            place = min(before.index[name] for name in origins[op.name])
+            issued.setdefault(op.comm.group.name, []).append((place, op.name))
+    for group, starts in issued.items():
+        for (first, one), (second, other) in pairwise(starts):
+            if second < first:
+                yield other, f"%{one} was issued after %{other} in group {group}, and now comes before it"
+
+
+def _origins(before: Program, after: Program) -> dict[str, tuple[str, ...]]:
+    """For each start of `after`, the starts of `before` that it stands for."""
+    heirs = Heirs(before, after)
+    return {op.name: tuple(name for name in heirs.origins(op) if before[name].is_start) for op in after.starts}
+
+
+def _bytes_kept(family: _Family) -> Iterator[tuple[str, str]]:
+    was, now = _moved(family.was), _moved(family.now)
+    if was != now:
+        others = {ranks for _, ranks in was} != {ranks for _, ranks in now}
+        shown = [f"{_names(ops)}: {_show(moved, others)}" for ops, moved in ((family.now, now), (family.was, was))]
+        yield family.now[-1].name, f"{shown[0]}; before, {shown[1]}"
+
+
+def _moved(ops: Iterable[Op]) -> dict[tuple[str, tuple[int, ...]], int]:
+    """Bytes by what must stay: kind, reduction and what is reduced, root, group."""
+    found: dict[tuple[str, tuple[int, ...]], int] = {}
+    for op in ops:
+        if op.comm is None:
+            continue
+        for spec in op.out:
+            how = f" ({op.comm.reduce_op} of {spec.dtype})" if op.comm.reduce_op else ""
+            root = f" from rank {op.argument(1)}" if op.comm.kind == "broadcast" else ""
+            key = f"{op.comm.kind}{how}{root} over {op.comm.group.name}", op.comm.group.ranks
+            found[key] = found.get(key, 0) + total_bytes(replace(op, out=(spec,)))
+    return found
+
+
+def _show(moved: Mapping[tuple[str, tuple[int, ...]], int], with_ranks: bool) -> str:
+    return " and ".join(
+        f"{size} bytes by {how}" + (f" {list(ranks)}" if with_ranks else "") for (how, ranks), size in moved.items()
+    )
+
+
+def _sent_alike(family: _Family, was: Sights, now: Sights, before: Program) -> Iterator[tuple[str, str]]:
+    """What is sent is made from what was sent: from all of it, and from nothing else."""
+    names = [op.name for op in family.was]
+    sent, sends = was.places_seen(names), now.places_seen(op.name for op in family.now)
+    # One half of a collective may feed the other.
+    own = frozenset[int]().union(*(was.layout.places[name] for name in names))
+    culprit, old, new = family.now[-1].name, _names(family.was), _names(family.now)
+    for place in sorted(sends - sent - own):
+        yield culprit, f"%{maker_of(place, before)} is sent by {new}, and was not by {old}"
+    for place in sorted(sent - sends):
+        yield culprit, f"%{maker_of(place, before)} was sent by {old}, and is not by {new}"
+
+
+def _names(ops: Iterable[Op]) -> str:
+    return ", ".join(f"%{op.name}" for op in ops)

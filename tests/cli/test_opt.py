@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from tests.cli.conftest import Weft
+from weft.cli import opt
+from weft.errors import PlanError
+from weft.ir import Program, parse
+from weft.passes import PASSES, Context, Plan, pass_text
+from weft.passes.base import fingerprint
+
+STEP = """weft 1
+group dp = 0, 1
+
+%x: f32[2] = input()
+%s: f32[2] = all_reduce.start(%x) sum over dp
+%f: f32[2] = wait(%s)
+%y: f32[2] = aten.neg.default(%x)
+return %y, %f
+"""
+SUNK = """weft 1
+history "sink_waits"
+group dp = 0, 1
+
+%x: f32[2] = input()
+%s: f32[2] = all_reduce.start(%x) sum over dp
+%y: f32[2] = aten.neg.default(%x)
+%f: f32[2] = wait(%s)
+return %y, %f
+"""
+REMARK = "sink_waits: done: %f: moved down past 1 op, to the end: only the caller reads it\n"
+
+
+@pytest.fixture(autouse=True)
+def step(tmp_path: Path) -> None:
+    (tmp_path / "step.weft").write_text(STEP)
+
+
+def test_the_program_goes_to_stdout_and_the_remarks_to_stderr(weft: Weft) -> None:
+    outcome = weft("opt", "-p", "sink_waits", "step.weft")
+    assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (0, SUNK, REMARK)
+
+
+def test_quiet_prints_no_remarks(weft: Weft) -> None:
+    outcome = weft("opt", "-p", "sink_waits", "--quiet", "step.weft")
+    assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (0, SUNK, "")
+
+
+def test_a_program_is_read_from_standard_input(weft: Weft) -> None:
+    outcome = weft("opt", "-p", "sink_waits", "-", stdin=STEP)
+    assert (outcome.exit_code, outcome.stdout) == (0, SUNK)
+
+
+def test_a_program_is_written_to_a_file(weft: Weft) -> None:
+    outcome = weft("opt", "-p", "sink_waits", "-o", "out.weft", "step.weft")
+    assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (0, "", REMARK)
+    assert Path("out.weft").read_text() == SUNK
+
+
+def test_what_comes_out_goes_in_again(weft: Weft) -> None:
+    weft("opt", "-p", "sink_waits", "-o", "out.weft", "step.weft")
+    outcome = weft("opt", "-p", "sink_waits", "out.weft")
+    assert outcome.stdout == SUNK.replace('history "sink_waits"\n', 'history "sink_waits"\n' * 2)
+    assert weft("verify", "step.weft", "out.weft").stdout == "safe\n"
+
+
+def test_print_after_all_prints_the_program_after_each_pass(weft: Weft) -> None:
+    outcome = weft("opt", "-p", "sink_waits,hoist_starts", "--quiet", "--print-after-all", "step.weft")
+    after = SUNK.replace('"sink_waits"\n', '"sink_waits"\nhistory "hoist_starts"\n')
+    assert outcome.stderr == f"# after sink_waits\n{SUNK}\n# after hoist_starts\n{after}\n"
+    assert outcome.stdout == after
+
+
+def test_json_has_the_program_the_plans_the_remarks_and_the_timings(weft: Weft) -> None:
+    outcome = weft("opt", "-p", 'sink_waits{group="dp"}', "--json", "step.weft")
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    found = json.loads(outcome.stdout)
+    (one,) = found["passes"]
+    seconds = one.pop("seconds")
+    assert seconds.keys() == {"plan", "apply", "verify"}
+    assert all(0 <= value < 60 for value in seconds.values())
+    plan = Plan.from_json(json.dumps(one["plan"]))
+    assert found == {
+        "program": SUNK.replace('"sink_waits"', r'"sink_waits{group=\"dp\"}"'),
+        "passes": [
+            {
+                "pass": 'sink_waits{group="dp"}',
+                "plan": {
+                    "weft_plan": 1,
+                    "pass": 'sink_waits{group="dp"}',
+                    "program": fingerprint(parse(STEP)),
+                    "steps": [{"verb": "move", "ops": ["f"], "detail": {"before": ""}}],
+                },
+                "hash": plan.hash,
+            }
+        ],
+        "remarks": [
+            {
+                "pass": "sink_waits",
+                "op": "f",
+                "verdict": "done",
+                "message": "moved down past 1 op, to the end: only the caller reads it",
+            }
+        ],
+    }
+
+
+def test_json_goes_to_a_file_too(weft: Weft) -> None:
+    outcome = weft("opt", "-p", "sink_waits", "--json", "-o", "out.json", "step.weft")
+    assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (0, "", "")
+    assert json.loads(Path("out.json").read_text())["program"] == SUNK
+
+
+def test_an_op_that_communicates_in_an_unknown_way_is_a_remark_and_no_error(weft: Weft) -> None:
+    Path("step.weft").write_text(
+        "weft 1\n\n%x: f32[2] = input()\n%y: f32[2] = vendor.exchange.default(%x) {communicates, barrier}\nreturn %y\n"
+    )
+    outcome = weft("opt", "-p", "sink_waits", "step.weft")
+    assert outcome.exit_code == 0
+    assert outcome.stderr == (
+        "import: note: %y: vendor.exchange.default communicates in a way that Weft does not know: "
+        "nothing moves across it\n"
+    )
+
+
+def test_names_cannot_steer_the_terminal(weft: Weft) -> None:
+    Path("step.weft").write_text(STEP.replace("%f", r'%"\u001b[31m"'))
+    outcome = weft("opt", "-p", "sink_waits", "step.weft")
+    assert outcome.stderr == REMARK.replace("%f", "%·[31m")
+
+
+# What the user got wrong
+
+
+def test_a_program_that_is_not_safe_is_not_optimised(weft: Weft) -> None:
+    Path("step.weft").write_text(STEP.replace("%f: f32[2] = wait(%s)\n", "").replace(", %f", ""))
+    outcome = weft("opt", "-p", "sink_waits", "step.weft")
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    assert outcome.stderr == (
+        "weft: 1 violation\n"
+        "\n"
+        "starts_waited: %s is never waited for\n"
+        "        0 | %x: f32[2] = input()\n"
+        "  >     1 | %s: f32[2] = all_reduce.start(%x) sum over dp\n"
+        "        2 | %y: f32[2] = aten.neg.default(%x)\n"
+    )
+
+
+def test_without_passes_the_passes_are_listed(weft: Weft) -> None:
+    outcome = weft("opt", "step.weft")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr == f"weft: which passes? Give -p with some of: {', '.join(PASSES)}\n"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        ("", "<pipeline>:1:1: expected the name of a pass, found the end of the line"),
+        ("sink", f"<pipeline>:1:1: expected a pass ({', '.join(PASSES)}), found 'sink'"),
+        ("sink_waits{groups=dp}", "sink_waits has no option 'groups'; it takes: group"),
+        ("sink_waits{group=7}", "sink_waits: group must be str | None, not 7"),
+        ("sink_waits{group=tp}", "there is no group 'tp'; this program has: dp"),
+    ],
+)
+def test_a_pipeline_that_cannot_be_used_is_an_error(weft: Weft, pipeline: str, message: str) -> None:
+    outcome = weft("opt", "-p", pipeline, "step.weft")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr.split("\n")[0] == f"weft: {message}"
+    as_json = weft("opt", "-p", pipeline, "--json", "step.weft")
+    assert (as_json.exit_code, as_json.stderr) == (2, "")
+    assert json.loads(as_json.stdout)["message"].split("\n")[0] == message
+
+
+def test_output_that_cannot_be_written_is_an_error(weft: Weft) -> None:
+    outcome = weft("opt", "-p", "sink_waits", "--quiet", "-o", "no/such/folder/out.weft", "step.weft")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr == "weft: cannot write no/such/folder/out.weft: No such file or directory\n"
+
+
+def test_a_folder_is_no_output(weft: Weft, tmp_path: Path) -> None:
+    outcome = weft("opt", "-p", "sink_waits", "-o", str(tmp_path), "step.weft")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr.endswith(f"Error: Invalid value for '-o' / '--output': File '{tmp_path}' is a directory.\n")
+
+
+# What a pass got wrong
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Fails in the way that its option says."""
+
+    name: ClassVar[str] = "broken"
+    exact: ClassVar[bool] = True
+    reorders: ClassVar[bool] = False
+
+    how: str = "unsafe"
+
+    def plan(self, program: Program, context: Context) -> Plan:
+        if self.how == "plan":
+            raise KeyError("s")
+        return Plan(pass_text(self), fingerprint(program), ())
+
+    def apply(self, program: Program, plan: Plan) -> Program:
+        if self.how == "apply":
+            raise PlanError("the plan is of no use")
+        return replace(program, outputs=program.outputs[:1])
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Puts the broken pass into the table. Returns the folder that reproducers are written to."""
+    monkeypatch.setattr(opt, "PASSES", {**PASSES, "broken": Broken})
+    folder = tmp_path / "reproducers"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        ("broken", "pass broken failed: 1 violation\n\noutputs_kept: the program returned 2 values and returns 1"),
+        ('broken{how="plan"}', "pass broken{how=\"plan\"} failed: KeyError: 's'"),
+        ('broken{how="apply"}', 'pass broken{how="apply"} failed: the plan is of no use'),
+    ],
+)
+def test_a_pass_that_fails_leaves_a_reproducer_that_replays(
+    weft: Weft, broken: Path, pipeline: str, message: str
+) -> None:
+    outcome = weft("opt", "-p", f"sink_waits,{pipeline}", "--quiet", "step.weft")
+    (written,) = broken.iterdir()
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    assert outcome.stderr == f"weft: {message}\nreplay it with: weft opt {written}\n"
+    # It holds the program as it was before the pass that failed, and that pass alone.
+    first, program = written.read_text().split("\n", 1)
+    assert first.startswith("# weft opt -p ")
+    assert program == SUNK
+    replayed = weft("opt", "--quiet", str(written))
+    assert (replayed.exit_code, replayed.stdout, replayed.stderr) == (1, "", outcome.stderr)
+    assert list(broken.iterdir()) == [written]
+
+
+def test_a_failure_is_told_as_json_too(weft: Weft, broken: Path) -> None:
+    outcome = weft("opt", "-p", 'broken{how="plan"}', "--json", "step.weft")
+    (written,) = broken.iterdir()
+    assert (outcome.exit_code, outcome.stderr) == (1, "")
+    assert json.loads(outcome.stdout) == {
+        "error": "PassError",
+        "message": f"pass broken{{how=\"plan\"}} failed: KeyError: 's'\nreplay it with: weft opt {written}",
+    }
+
+
+def test_a_reproducer_that_cannot_be_written_does_not_hide_the_failure(weft: Weft, broken: Path) -> None:
+    broken.rmdir()
+    outcome = weft("opt", "-p", 'broken{how="apply"}', "step.weft")
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    assert outcome.stderr == 'weft: pass broken{how="apply"} failed: the plan is of no use\n'
+
+
+def test_without_verification_an_unsafe_result_comes_out(weft: Weft, broken: Path) -> None:
+    outcome = weft("opt", "-p", "broken", "--no-verify", "step.weft")
+    assert outcome.exit_code == 0
+    assert outcome.stdout == STEP.replace("return %y, %f", "return %y")
+    assert list(broken.iterdir()) == []
+
+
+def test_passes_on_the_command_line_go_before_those_of_a_reproducer(weft: Weft) -> None:
+    Path("step.weft").write_text(f"# weft opt -p hoist_starts\n{STEP}")
+    assert weft("opt", "-p", "sink_waits", "--quiet", "step.weft").stdout == SUNK
+    assert 'history "hoist_starts"' in weft("opt", "--quiet", "step.weft").stdout
+
+
+@pytest.mark.parametrize(
+    "first", ["# weft opt -p 'sink_waits", "# weft opt -p ", "# weft opt -p sink_waits extra", "# weft verify"]
+)
+def test_a_first_line_that_names_no_pipeline_is_a_comment(weft: Weft, first: str) -> None:
+    Path("step.weft").write_text(f"{first}\n{STEP}")
+    outcome = weft("opt", "step.weft")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr.startswith("weft: which passes?")
