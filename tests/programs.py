@@ -417,6 +417,7 @@ def _barrier(b: Builder) -> None:
     # It may do anything to its argument, so nothing that is in flight is given to it.
     busy = frozenset[int]().union(*(flight.reads | flight.writes for flight in b.flights))
     if x := b.pick(value for value in b.values if value.storage not in busy):
+        b.wrote([x.storage])
         b.add("vendor.mystery.default", x.ref, layout=x.layout)
 
 

@@ -40,6 +40,6 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
 
 
 def test_verify_stays_the_function_after_its_room_was_imported() -> None:
-    import weft.verify.ranks  # noqa: F401
+    import weft.verify.ranks
 
     assert callable(weft.verify)

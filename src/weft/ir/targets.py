@@ -45,7 +45,7 @@ aten.expand.default aten.permute.default aten.reshape.default aten.select.int at
 aten.split_with_sizes.default aten.squeeze.default aten.squeeze.dim aten.squeeze.dims aten.t.default
 aten.transpose.int aten.unbind.int aten.unfold.default aten.unsqueeze.default aten.view.default aten.view.dtype
 aten.view_as_complex.default aten.view_as_real.default aten._unsafe_view.default aten._reshape_alias.default
-prims.broadcast_in_dim.default
+prims.broadcast_in_dim.default prims.device_put.default
 """
 
 _MATMULS = """
@@ -124,7 +124,7 @@ aten.sym_storage_offset.default aten.sym_stride.int aten.tanh.default aten.tanh_
 aten.threshold_backward.default aten.topk.default aten.tril.default aten.triu.default aten.unfold_backward.default
 aten.upsample_nearest2d.vec aten.var.correction aten.var_mean.correction aten.where.self aten.zeros.default
 aten.zeros_like.default
-prims.convert_element_type.default prims.device_put.default prims.div.default
+prims.convert_element_type.default prims.div.default
 prims.fma.default prims.inductor_force_stride_order.default prims.inductor_lookup_seed.default
 prims.inductor_random.default prims.inductor_randint.default prims.iota.default prims.mul.default prims.sum.default
 """

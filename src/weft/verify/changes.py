@@ -9,8 +9,8 @@ from weft.ir.args import Arg, refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import Spec, TensorSpec
 from weft.ir.text import print_program, print_spec
-from weft.verify.excerpts import cut, short
-from weft.verify.heirs import Heirs
+from weft.verify.excerpts import cut, named, short
+from weft.verify.heirs import Heirs, families
 
 
 def inputs_kept(before: Program, after: Program) -> Iterator[tuple[str, str]]:
@@ -51,10 +51,11 @@ def arguments_kept(before: Program, after: Program) -> Iterator[tuple[str, str]]
 
 
 def random_order(before: Program, after: Program) -> Iterator[tuple[str, str]]:
-    """Random ops draw from the generator in the same order, and none is lost or added."""
+    """Random ops draw the same numbers in the same order, and none is lost or added."""
     yield from _order_kept(before, after, Kind.RANDOM, "draw random numbers")
     yield from _not_lost(before, after, "draws random numbers", lambda op: op.traits.random)
     yield from _not_added(before, after, "draws random numbers", lambda op: op.traits.random)
+    yield from _drawn_alike(before, after)
 
 
 def barriers(before: Program, after: Program) -> Iterator[tuple[str, str]]:
@@ -62,6 +63,15 @@ def barriers(before: Program, after: Program) -> Iterator[tuple[str, str]]:
     yield from _order_kept(before, after, Kind.BARRIER, "are kept apart by a barrier")
     yield from _not_lost(before, after, "is a barrier", lambda op: op.traits.barrier)
     yield from _not_added(before, after, "is a barrier", lambda op: op.traits.barrier)
+
+
+def _drawn_alike(before: Program, after: Program) -> Iterator[tuple[str, str]]:
+    """To draw once for two, or twice for one, is to draw other numbers."""
+    heirs = Heirs(before, after)
+    for old, new in families({op.name: heirs.origins(op) for op in after.ops if op.traits.random}):
+        was, now = [before[name] for name in old], [after[name] for name in new]
+        if [(op.target, op.out) for op in was] != [(op.target, op.out) for op in now]:
+            yield new[-1], f"{named(new)} draws other random numbers than {named(old)}, which it stands for"
 
 
 def _does_the_same(old: Op, new: Op, heirs: Heirs) -> bool:
@@ -92,7 +102,7 @@ def _order_kept(before: Program, after: Program, kind: Kind, why: str) -> Iterat
             continue
         one, other = before.ops[first], before.ops[second]
         places = [[after.index[name] for name in heirs.of(op.name)] for op in (one, other)]
-        if all(places) and max(places[0]) >= min(places[1]):
+        if all(places) and max(places[0]) >= min(places[1]) and places[0] != places[1]:  # unless they became one
             culprit = after.ops[min(places[1])].name
             yield culprit, f"%{one.name} must stay before %{other.name}: they {why}"
 

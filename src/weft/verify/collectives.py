@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from weft.analysis.traffic import total_bytes
 from weft.ir.program import Op, Program
+from weft.verify.excerpts import named
 from weft.verify.heirs import Heirs, families
 from weft.verify.sights import Sights, maker_of, sights
 
@@ -73,7 +74,10 @@ def _bytes_kept(family: _Family) -> Iterator[tuple[str, str]]:
     was, now = _moved(family.was), _moved(family.now)
     if was != now:
         others = {ranks for _, ranks in was} != {ranks for _, ranks in now}
-        shown = [f"{_names(ops)}: {_show(moved, others)}" for ops, moved in ((family.now, now), (family.was, was))]
+        shown = [
+            f"{named(op.name for op in ops)}: {_show(moved, others)}"
+            for ops, moved in ((family.now, now), (family.was, was))
+        ]
         yield family.now[-1].name, f"{shown[0]}; before, {shown[1]}"
 
 
@@ -103,12 +107,8 @@ def _sent_alike(family: _Family, was: Sights, now: Sights, before: Program) -> I
     sent, sends = was.places_seen(names), now.places_seen(op.name for op in family.now)
     # One half of a collective may feed the other.
     own = frozenset[int]().union(*(was.layout.places[name] for name in names))
-    culprit, old, new = family.now[-1].name, _names(family.was), _names(family.now)
+    culprit, old, new = family.now[-1].name, named(names), named(op.name for op in family.now)
     for place in sorted(sends - sent - own):
         yield culprit, f"%{maker_of(place, before)} is sent by {new}, and was not by {old}"
     for place in sorted(sent - sends):
         yield culprit, f"%{maker_of(place, before)} was sent by {old}, and is not by {new}"
-
-
-def _names(ops: Iterable[Op]) -> str:
-    return ", ".join(f"%{op.name}" for op in ops)

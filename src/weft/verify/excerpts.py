@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from weft.ir.program import Op, Program
 from weft.ir.text import print_op
 
@@ -17,6 +19,11 @@ def short(op: Op) -> str:
 def cut(text: str) -> str:
     """As much of one line as is worth showing."""
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def named(names: Iterable[str]) -> str:
+    """Some ops in a sentence."""
+    return ", ".join(f"%{name}" for name in names)
 
 
 def excerpt(program: Program, name: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from weft.ir.program import Program
+from weft.verify.excerpts import named
 from weft.verify.heirs import Heirs, families
 from weft.verify.sights import CALLER, MADE, Sights, maker_of, sights
 
@@ -110,7 +111,7 @@ def _not_shared(change: _Change) -> Iterator[tuple[str, str]]:
         other = change.now.layout.places[op.name] - home if origins else home
         if other and not written.isdisjoint(other | home):
             whose = sorted({maker_of(place, change.before) for place in other})
-            yield op.name, f"%{op.name} stands for {_names(origins)}, and unlike it shares memory with {_names(whose)}"
+            yield op.name, f"%{op.name} stands for {named(origins)}, and unlike it shares memory with {named(whose)}"
 
 
 def _written_once(change: _Change) -> Iterator[tuple[str, str]]:
@@ -122,7 +123,7 @@ def _written_once(change: _Change) -> Iterator[tuple[str, str]]:
         wrote, writes = _total(old, change.was), _total(new, change.now)
         for place in sorted(wrote.keys() | writes.keys()):
             if wrote[place] != writes[place]:
-                now, then = f"{writes[place]} bytes by {_names(new)}", f"{wrote[place]} by {_names(old)}"
+                now, then = f"{writes[place]} bytes by {named(new)}", f"{wrote[place]} by {named(old)}"
                 yield new[-1], f"%{maker_of(place, change.before)}: {now} are written there; before, {then}"
 
 
@@ -131,7 +132,3 @@ def _total(names: Iterable[str], seen: Sights) -> Counter[int]:
     for name in names:
         found.update(seen.written.get(name, {}))
     return found
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"%{name}" for name in names)

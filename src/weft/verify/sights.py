@@ -58,7 +58,11 @@ def sights(before: Program, after: Program) -> tuple[Sights, Sights]:
     heirs = Heirs(before, after)
     was = _layout_before(before, heirs)
     now = _layout_after(before, after, heirs, was)
-    return _Walk(before, was, lambda op: (op.name,)).run(), _Walk(after, now, heirs.origins).run()
+    living = {op.name for op in before.ops if heirs.of(op.name)}
+    return (
+        _Walk(before, was, lambda op: (op.name,) if op.name in living else ()).run(),
+        _Walk(after, now, heirs.origins).run(),
+    )
 
 
 def maker_of(place: int, before: Program) -> str:
@@ -133,8 +137,9 @@ class _Walk:
 
     def run(self) -> Sights:
         seen: dict[str, Sight] = {}
+        matters = self._matters()
         for op in self._program.ops:
-            if not op.traits.is_view:
+            if op.name in matters and not op.traits.is_view:
                 # What a start is to write to (`out`) it does not read.
                 read = op.refs() if not op.is_start else (ref for arg in op.args for ref in refs(arg))
                 seen[op.name] = self._look(ref.name for ref in read)
@@ -142,6 +147,15 @@ class _Walk:
                 self._write(op, seen[op.name])
         seen[CALLER] = self._look(_kept(self._program))
         return Sights(seen, self._last, self._written, self._layout)
+
+    def _matters(self) -> set[str]:
+        """The ops that both Programs have, those that write, and all that feed them; not what is dead or to be."""
+        found: set[str] = set()
+        for op in reversed(self._program.ops):
+            if op.name in found or op.traits.mutates or self._origins(op):
+                found.add(op.name)
+                found.update(ref.name for ref in op.refs())
+        return found
 
     def _look(self, names: Iterable[str]) -> Sight:
         found: set[tuple[int, str]] = set()

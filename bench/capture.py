@@ -1,0 +1,63 @@
+"""What it takes to capture each workload on this machine: ops, collectives, seconds, memory.
+
+python -m bench.capture                          # all of them
+python -m bench.capture llama3_70b_fsdp_tp8
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+
+import weft
+from bench.workloads import WORKLOADS, Workload
+from weft.ir import Program
+from weft.parallel import data_parallel
+
+
+def train(workload: Workload, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Forward, loss and backward; the gradients stay on the parameters, which makes them outputs."""
+    loss = workload.loss(model, inputs, targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
+
+
+def captured(workload: Workload) -> Program:
+    """The workload's step on rank 0 of its world."""
+    with weft.planning(dict(workload.mesh)) as mesh:
+        # A data-parallel model keeps its own weights in float32 and computes with copies.
+        model = workload.model(torch.float32 if workload.data_parallel else workload.dtype)
+        if workload.plan is not None:
+            workload.plan.apply(model, mesh[workload.plan.axis])
+        if workload.data_parallel is not None:
+            axes = tuple(axis for axis in workload.data_axes if axis != "expert")
+            data_parallel(model, mesh[axes], workload.data_parallel, param_dtype=workload.dtype)
+        return weft.capture(train, (workload, model, *workload.inputs()))
+
+
+def measure(name: str) -> None:
+    begin = perf_counter()
+    program = captured(WORKLOADS[name])
+    seconds = perf_counter() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    weft.verify(program)
+    world = WORKLOADS[name].world_size
+    print(f"{name:<22} {world:>4} ranks {len(program):>7} ops {len(program.starts):>5} collectives", end="")
+    print(f" {seconds:>7.1f} s {peak:>5.2f} GB", flush=True)
+
+
+def main() -> None:
+    if len(sys.argv) == 2:
+        measure(sys.argv[1])
+        return
+    for name in WORKLOADS:  # each in a process of its own: the peak of memory is the process's
+        subprocess.run([sys.executable, "-m", "bench.capture", name], check=True)
+
+
+if __name__ == "__main__":
+    main()
