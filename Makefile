@@ -22,7 +22,7 @@ lint: $(READY)
 
 # The property tests with 10,000 cases each.
 test-slow: $(READY)
-	$(BIN)/pytest -n 2 --hypothesis-profile=slow -m property
+	$(BIN)/pytest -n 2 --hypothesis-profile=slow -m hypothesis
 
 # Rewrite the expected output of the goldens; read the diff before you commit it.
 accept: $(READY)

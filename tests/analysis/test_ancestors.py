@@ -18,7 +18,6 @@ def closure(subject: Program) -> list[set[int]]:
     return found
 
 
-@pytest.mark.property
 @given(programs(random=True, barriers=True, mutate_inputs=True))
 def test_ancestors_are_the_transitive_closure_of_dependencies(subject: Program) -> None:
     expected, is_ancestor = closure(subject), ancestors(subject)
@@ -26,7 +25,6 @@ def test_ancestors_are_the_transitive_closure_of_dependencies(subject: Program) 
         assert {earlier for earlier in range(len(subject)) if is_ancestor(earlier, later)} == expected[later]
 
 
-@pytest.mark.property
 @given(programs(mutate_inputs=True), st.data())
 def test_asking_about_some_ops_gives_the_same_answers_for_those(subject: Program, data: st.DataObject) -> None:
     asked = data.draw(st.lists(st.integers(0, len(subject) - 1)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 
 from tests.analysis.texts import program
@@ -331,7 +330,6 @@ def test_after_is_before_the_other_way_round() -> None:
     assert dependencies(subject).after() == [[1, 2], [2], []]
 
 
-@pytest.mark.property
 @given(programs(random=True, barriers=True, mutate_inputs=True))
 def test_any_two_conflicting_accesses_are_ordered_directly_or_through_others(subject: Program) -> None:
     known = dependencies(subject)
@@ -353,7 +351,6 @@ def test_any_two_conflicting_accesses_are_ordered_directly_or_through_others(sub
                 assert min(position, barrier) in above[max(position, barrier)]
 
 
-@pytest.mark.property
 @given(programs(random=True, barriers=True, mutate_inputs=True))
 def test_edges_go_forward_are_sorted_and_have_a_reason(subject: Program) -> None:
     known = dependencies(subject)
@@ -377,7 +374,6 @@ def test_edges_go_forward_are_sorted_and_have_a_reason(subject: Program) -> None
             assert (kind is Kind.BARRIER) <= any(op.traits.barrier for op in ops)
 
 
-@pytest.mark.property
 @given(programs(mutate_inputs=True))
 def test_views_access_nothing_and_all_others_read_what_they_are_given(subject: Program) -> None:
     known, waits = storages(subject), pairs(subject).start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 
 from tests.analysis.texts import program
@@ -207,7 +206,6 @@ def naive(subject: Program) -> list[int]:
     return [sum(size for size, birth, death in lives if birth <= position <= death) for position in range(end)]
 
 
-@pytest.mark.property
 @given(programs(mutate_inputs=True))
 def test_memory_is_what_asking_of_every_storage_at_every_op_gives(subject: Program) -> None:
     found = memory(subject)

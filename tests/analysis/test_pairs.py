@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 
 from tests.analysis.texts import program
@@ -97,7 +96,6 @@ def test_the_input_that_is_reduced_in_place_is_not_the_collective() -> None:
     assert found == Pairs({"a": ("f",)}, {"f": "a"}, ("stray",))
 
 
-@pytest.mark.property
 @given(programs())
 def test_in_a_valid_program_every_wait_has_a_start_and_every_start_a_wait(subject: Program) -> None:
     found = pairs(subject)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 
 from tests.analysis.texts import program
@@ -187,7 +186,6 @@ def test_values_that_are_not_defined_touch_nothing() -> None:
     assert known.of_value("v") == {0}
 
 
-@pytest.mark.property
 @given(programs(mutate_inputs=True))
 def test_every_value_touches_only_storages_that_were_made_before_it(subject: Program) -> None:
     known = storages(subject)

@@ -43,8 +43,8 @@ def test_the_table_says_what_the_schemas_say() -> None:
     for target in TORCH_TARGETS:
         operator = resolve(target)
         assert isinstance(operator, OpOverload)
-        # That an operator multiplies matrices is no matter of schemas.
-        if schema_traits(operator) != replace(TARGETS[target], matmul=False):
+        # That an operator multiplies matrices, or copies where it cannot view, is no matter of schemas.
+        if schema_traits(operator) != replace(TARGETS[target], matmul=False, copies=False):
             differing.append(target)
     assert differing == list(INTENDED)
 

@@ -29,7 +29,6 @@ def names(subject: Program) -> list[str]:
     return [op.name for op in subject.ops]
 
 
-@pytest.mark.property
 @passes
 @given(subject=everything)
 def test_the_second_time_changes_nothing(name: str, subject: Program) -> None:
@@ -40,7 +39,6 @@ def test_the_second_time_changes_nothing(name: str, subject: Program) -> None:
     assert {remark.verdict for remark in plan.remarks} <= {"refused"}
 
 
-@pytest.mark.property
 @passes
 @given(subject=everything)
 def test_only_what_a_step_names_is_moved_and_every_remark_counts_right(name: str, subject: Program) -> None:
@@ -60,7 +58,6 @@ def passed(op: str, before: Program, after: Program, upwards: bool) -> int:
     return sum((after.index[other.name] < there) != upwards for other in crossed if other.name != op)
 
 
-@pytest.mark.property
 @given(everything)
 def test_there_is_one_remark_for_each_wait_and_each_start(subject: Program) -> None:
     result = pipeline.run(subject, parse_pipeline("sink_waits,hoist_starts", PASSES))
@@ -69,7 +66,6 @@ def test_there_is_one_remark_for_each_wait_and_each_start(subject: Program) -> N
     assert [remark.op for remark in hoisted] == [op.name for op in subject.starts]
 
 
-@pytest.mark.property
 @given(everything)
 def test_a_wait_that_was_sunk_cannot_go_farther(subject: Program) -> None:
     made, _ = made_by(PASSES["sink_waits"](), subject)
@@ -80,7 +76,6 @@ def test_a_wait_that_was_sunk_cannot_go_farther(subject: Program) -> None:
         assert following is None or is_ancestor(position, following)
 
 
-@pytest.mark.property
 @given(everything)
 def test_a_start_that_was_hoisted_cannot_go_farther(subject: Program) -> None:
     made, _ = made_by(PASSES["hoist_starts"](), subject)
@@ -92,7 +87,6 @@ def test_a_start_that_was_hoisted_cannot_go_farther(subject: Program) -> None:
         assert made.ops[above].is_input or any(is_ancestor(above, start) for start in together)
 
 
-@pytest.mark.property
 @passes
 @given(subject=programs(world=2), data=st.data())
 def test_with_a_group_only_that_group_is_moved(name: str, subject: Program, data: st.DataObject) -> None:

@@ -119,7 +119,6 @@ def test_only_options_that_are_not_at_their_default_are_printed(made: Pass, text
     assert parsed(text) == made
 
 
-@pytest.mark.property
 @given(
     st.builds(
         Bucket,

@@ -56,7 +56,6 @@ details = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 steps = st.builds(Step, st.text(), st.lists(st.text()).map(tuple), st.dictionaries(st.text(), details))
 
 
-@pytest.mark.property
 @given(st.builds(Plan, st.text(), st.text(), st.lists(steps).map(tuple)))
 def test_any_plan_survives_json(plan: Plan) -> None:
     again = Plan.from_json(plan.to_json())

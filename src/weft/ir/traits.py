@@ -10,6 +10,7 @@ class Traits:
     """What an op is, as far as moving it is concerned. Arguments are named by position or by keyword.
 
     - `views`: its results may share storage with these arguments
+    - `copies`: or they may not: whether it copies is seen only when it runs, so it counts as a reader
     - `mutates`: it writes to these arguments
     - `random`: it draws from the generator that all such ops share, so they keep their order
     - `matmul`: it multiplies matrices
@@ -19,6 +20,7 @@ class Traits:
 
     views: tuple[int | str, ...] = ()
     mutates: tuple[int | str, ...] = ()
+    copies: bool = False
     random: bool = False
     matmul: bool = False
     communicates: bool = False
@@ -27,7 +29,8 @@ class Traits:
     @property
     def is_view(self) -> bool:
         """Whether it only looks at its argument in another way: it reads no element and takes no time."""
-        return bool(self.views) and not self.mutates and not self.barrier and not self.communicates
+        reads = self.copies or self.mutates or self.barrier or self.communicates
+        return bool(self.views) and not reads
 
 
 PURE = Traits()
