@@ -654,7 +654,16 @@ _shapes = st.lists(dims, max_size=3)
 _scalars = st.builds(ScalarSpec, st.sampled_from(SCALARS), st.none() | dims)
 _positions = st.lists(_keys, max_size=3).map(tuple)
 _flags = st.booleans()
-_traits = st.builds(Traits, _positions, _positions, _flags, _flags, _flags, _flags)
+_traits = st.builds(
+    Traits,
+    views=_positions,
+    mutates=_positions,
+    copies=_flags,
+    random=_flags,
+    matmul=_flags,
+    communicates=_flags,
+    barrier=_flags,
+)
 _targets = st.sampled_from(sorted(TARGETS)) | _dotted | _texts
 _reductions = st.sampled_from(["", "sum", "avg", "max", "premul_sum", "a.b", "from"])
 _origins = st.sampled_from(_ORIGINS) | _texts

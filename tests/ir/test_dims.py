@@ -180,3 +180,8 @@ def test_functions_of_plain_numbers_are_computed() -> None:
 def test_symbols_are_found_inside_functions() -> None:
     assert [found.name for found in symbols(A // (B + 1) + call("max", C, 2))] == ["a", "b", "c"]
     assert list(symbols(7)) == []
+
+
+def test_dividing_by_a_hint_of_zero_gives_a_hint_of_zero() -> None:
+    size = symbol("n", 0)
+    assert [hint(4 // size), hint(4 % size)] == [0, 0]

@@ -480,3 +480,8 @@ def test_damaged_text_is_refused_politely_or_read_as_something_that_round_trips(
 def test_garbage_is_refused_politely(garbage: str) -> None:
     for text in (garbage, f"weft 1\n{garbage}", f"weft 1\nreturn {garbage}", f"weft 1\n%x: f32[2] = f({garbage})"):
         assert isinstance(_read(text), Program | ParseError)
+
+
+def test_a_value_without_a_name_is_refused() -> None:
+    with pytest.raises(ParseError, match="2:1: expected a name that is not empty"):
+        parse('weft 1\n%"": f32[2] = input()\nreturn')

@@ -160,7 +160,8 @@ def test_the_ranks_of_a_group_and_their_text(ranks: tuple[int, ...], text: str) 
     [
         (Traits(), "{pure}"),
         (Traits(barrier=True), "{barrier}"),
-        (Traits((0, 1), ("out",), True, True, True), "{views(0, 1), mutates(out), random, matmul, communicates}"),
+        (Traits(views=(0, 1), mutates=("out",), copies=True), "{views(0, 1), mutates(out), copies}"),
+        (Traits(random=True, matmul=True, communicates=True), "{random, matmul, communicates}"),
         (Traits(views=("a b", "0")), '{views("a b", "0")}'),
     ],
     ids=str,

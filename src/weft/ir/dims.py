@@ -79,9 +79,10 @@ class Expr:
 Atom: TypeAlias = Symbol | Call
 Dim: TypeAlias = int | Expr
 
+# A hint may be zero where the size itself is not; what is divided by it is then taken to be nothing.
 FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
-    "//": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
+    "//": lambda a, b: a // b if b else 0,
+    "mod": lambda a, b: a % b if b else 0,
     "max": max,
     "min": min,
 }

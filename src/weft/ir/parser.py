@@ -334,7 +334,10 @@ class _Parser:
     def value(self, line: Line) -> str:
         at = line.mark()
         text = line.expect_kind("value", "a value such as %x")[1:]
-        return line.unquote(text, at) if text[0] == '"' else text
+        name = line.unquote(text, at) if text[0] == '"' else text
+        if not name:
+            raise line.error("a name that is not empty", at=at)
+        return name
 
     def listing(self, line: Line, item: Callable[[Line], T], end: str) -> tuple[T, ...]:
         """Items between commas, up to `end`; an empty `end` is the end of the line."""
