@@ -27,8 +27,8 @@ def test_views_between_a_start_and_its_wait_are_looked_through() -> None:
             %x: f32[2,2] = input()
             %a: f32[4,2] = all_gather.start(%x) over g
             %t: f32[2,4] = aten.t.default(%a)
-            %v: f32[8] = aten.reshape.default(%t, [8])
-            %f: f32[8] = wait(%v)
+            %v: f32[1,2,4] = aten.unsqueeze.default(%t, 0)
+            %f: f32[1,2,4] = wait(%v)
         """)
     )
     assert found == Pairs({"a": ("f",)}, {"f": "a"}, ())

@@ -30,6 +30,7 @@ aten = torch.ops.aten
 # Where the table and the schema are meant to differ.
 INTENDED = {
     "aten._unsafe_view.default": "shares storage at run time; the schema denies it to spare autograd the bookkeeping",
+    "aten.type_as.default": "gives its argument back where that has the dtype already",
     "prims.device_put.default": "gives its argument back where that is on the device already",
 }
 TORCH_TARGETS = sorted(target for target in TARGETS if target.startswith(("aten.", "prims.")))
@@ -93,7 +94,7 @@ BY_SCHEMA: dict[str, Traits] = {
     "aten.add.out": Traits(views=("out",), mutates=("out",)),
     "aten.max.dim_max": Traits(views=("max", "max_values"), mutates=("max", "max_values")),
     "aten.tensor_split.indices": Traits(views=(0,)),
-    "aten.contiguous.default": Traits(views=(0,)),
+    "aten.narrow.default": Traits(views=(0,)),
     "aten._foreach_addcmul_.Tensor": Traits(mutates=(0,)),
     "aten._foreach_add.List_out": Traits(mutates=("out",)),
     "aten._fused_adam_.default": Traits(mutates=(0, 1, 2, 3, 4)),
