@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from weft.errors import PassError, VerifyError, WeftError
+from weft.errors import PassError, VerifyError, WeftError, visible
 from weft.ir.parser import parse
 from weft.ir.program import Program
 
@@ -49,4 +49,4 @@ def reported(as_json: bool) -> Iterator[None]:
 
 def say(text: str) -> None:
     """Print to standard error. A name or a bad file may hold anything, and must not steer the reader's terminal."""
-    click.echo("".join(c if c.isprintable() or c == "\n" else "·" for c in text), err=True)
+    click.echo("\n".join(map(visible, text.split("\n"))), err=True)
