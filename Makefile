@@ -14,6 +14,7 @@ test: lint
 
 bench: $(READY)
 	$(BIN)/python -m bench.foundation
+	$(BIN)/python -m bench.simulator
 
 lint: $(READY)
 	$(BIN)/ruff check .

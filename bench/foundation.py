@@ -13,8 +13,6 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from random import Random
 from time import process_time
 from typing import Any
@@ -24,28 +22,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 
 import weft
+from bench.rows import Row, best_of, report
 from weft import pipeline
 from weft.analysis import ancestors, dependencies, memory
 
 NODES = 10_000
 MANY = 100_000
-
-
-@dataclass(frozen=True)
-class Row:
-    what: str
-    found: float
-    unit: str
-    limit: float
-
-    @property
-    def holds(self) -> bool:
-        return self.found <= self.limit
-
-    def __str__(self) -> str:
-        return (
-            f"{self.what:<58} {self.found:>9.3f} {self.unit:<5} limit {self.limit:<5g} {'ok' if self.holds else 'OVER'}"
-        )
 
 
 def training_graph(nodes: int) -> GraphModule:
@@ -84,15 +66,6 @@ def training_graph(nodes: int) -> GraphModule:
         x = note(graph.call_function(aten.relu.default, (y,)), large, number)
     graph.output((x,))
     return GraphModule(torch.nn.Module(), graph)
-
-
-def best_of(runs: int, work: Callable[[], object]) -> float:
-    times = []
-    for _ in range(runs):
-        begin = process_time()
-        work()
-        times.append(process_time() - begin)
-    return min(times)
 
 
 def import_rows() -> list[Row]:
@@ -189,15 +162,7 @@ def main() -> None:
     if args.ancestors:
         print(json.dumps(measure_ancestors()))
         return
-    rows = []
-    for part in (import_rows, round_trip_rows, ancestor_rows):
-        for row in part():
-            rows.append(row)
-            if not args.json:
-                print(row, flush=True)
-    if args.json:
-        print(json.dumps([asdict(row) for row in rows]))
-    sys.exit(0 if all(row.holds for row in rows) else 1)
+    report((import_rows, round_trip_rows, ancestor_rows), as_json=args.json)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,16 @@
     ...
     # ---- exit 0
 
-A second program, for commands that compare, stands between `# ---- after` and `# ---- stdout`. `pytest --accept`
-rewrites what is expected; the diff is read before it is committed.
+A second program, for commands that compare, stands between `# ---- after` and `# ---- stdout`. The machines in
+tests/golden are there under their names. `pytest --accept` rewrites what is expected; the diff is read before it is
+committed.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,8 @@ from click.testing import CliRunner
 
 from weft.cli import main
 
-GOLDENS = sorted(Path(__file__).parent.joinpath("golden").rglob("*.weft"))
+HERE = Path(__file__).parent / "golden"
+GOLDENS = sorted(HERE.rglob("*.weft"))
 MARK = re.compile(r"^# ---- ?(.*)\n?", re.MULTILINE)
 
 
@@ -49,6 +52,8 @@ def run(command: str, inputs: dict[str, str], where: Path) -> str:
 @pytest.mark.parametrize("path", GOLDENS, ids=lambda path: path.stem)
 def test_golden(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
     monkeypatch.chdir(tmp_path)
+    for machine in HERE.glob("*.toml"):
+        shutil.copy(machine, tmp_path)
     text = path.read_text()
     command, inputs = split(text)
     found = run(command, inputs, tmp_path)

@@ -7,7 +7,12 @@
     ├── GraphError       a torch graph that cannot be imported, or a Program that cannot be lowered
     ├── PlanError        a plan made for another program, or that cannot be carried out
     ├── VerifyError      a Program that breaks a rule; lists every violation
-    └── PassError        a pass that failed; names it, its cause and where the reproducer is
+    ├── PassError        a pass that failed; names it, its cause and where the reproducer is
+    ├── CostError        a cost model that gives an impossible time; names the op
+    ├── MachineError     a machine that does not exist, or a file that does not describe one; knows the line
+    └── ProfileError     a file that is no trace of torch.profiler, or has nothing in it that can be used
+
+    WeftWarning          an answer that Weft gives but would not swear to
 
 The command line prints the message of a WeftError and nothing else; any other exception is a defect of Weft.
 """
@@ -64,6 +69,30 @@ class PassError(WeftError):
         why = str(cause) if isinstance(cause, WeftError) else f"{type(cause).__name__}: {cause}"
         replay = f"\nreplay it with: weft opt {reproducer}" if reproducer else ""
         super().__init__(f"pass {pass_text} failed: {why}{replay}")
+
+
+class CostError(WeftError):
+    """A cost model that says of an op what cannot be: a time that is negative, infinite or no number."""
+
+
+class MachineError(WeftError):
+    """A machine that cannot be used. `line` counts from one, and is 0 where the file as a whole is at fault."""
+
+    def __init__(self, reason: str, source: str, line: int = 0) -> None:
+        self.reason, self.source, self.line = reason, source, line
+        super().__init__(f"{source}:{line}: {reason}" if line else f"{source}: {reason}")
+
+
+class ProfileError(WeftError):
+    """A trace that cannot be used. `source` is the file."""
+
+    def __init__(self, reason: str, source: str) -> None:
+        self.reason, self.source = reason, source
+        super().__init__(f"{source}: {reason}")
+
+
+class WeftWarning(UserWarning):
+    """Something that is answered by extrapolation or by default. Shown once for each place that it concerns."""
 
 
 def _excerpt(text: str, column: int) -> str:

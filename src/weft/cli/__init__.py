@@ -8,7 +8,9 @@ import click
 
 _COMMANDS = {
     "demo": "capture a small sharded model, optimise it, run both on real processes and compare",
+    "machines": "list the machines that Weft knows, or show one and where its figures come from",
     "opt": "put a program through passes",
+    "simulate": "say how long a program takes on a machine, and what it waits for",
     "verify": "check that one program may replace another",
 }
 

@@ -1,0 +1,85 @@
+"""`weft simulate`: how long a program takes on a machine, and what it waits for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from weft.cli.common import read_program, reported, say
+from weft.cost import Machine
+from weft.errors import visible
+from weft.report import lanes
+from weft.sim import Timeline, simulate
+from weft.verify import verify
+
+_SHOWN = 10  # exposed collectives that are worth a line each
+
+
+@click.command(name="simulate")
+@click.option("-m", "--machine", default="h100-ib400", show_default=True, help="A preset, or a file.")
+@click.option("--lanes", "draw", is_flag=True, help="Draw the timeline with characters.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.argument("program")
+def command(machine: str, draw: bool, as_json: bool, program: str) -> None:
+    """Simulate the step in PROGRAM (a file, or - for standard input) on a machine that need not be there.
+
+    \b
+    Example:
+        weft simulate --machine h100-ib400 step.weft
+        weft opt -p hoist_starts step.weft | weft simulate --lanes -
+    \b
+    A collective is exposed for as long as the compute stream does nothing but wait for it. The bound is proved: no
+    legal order, bucketing or splitting of this program makes the step shorter on this machine.
+    """
+    with reported(as_json):
+        step = read_program(program)
+        verify(step)
+        timeline = simulate(step, Machine.load(machine))
+        if as_json:
+            click.echo(json.dumps(_content(timeline), indent=1))
+        elif draw:
+            click.echo(lanes(timeline), nl=False)
+        else:
+            _print(timeline)
+
+
+def _content(timeline: Timeline) -> dict[str, Any]:
+    exposures = [
+        {"op": one.start, "us": one.us, "causes": [{"kind": c.kind, "us": c.us, "op": c.op} for c in one.causes]}
+        for one in timeline.exposures
+    ]
+    return {
+        "step_us": timeline.step_us,
+        "compute_us": timeline.compute_us,
+        "comm_us": timeline.comm_us,
+        "exposed_us": timeline.exposed_us,
+        "peak_bytes": timeline.peak_bytes,
+        "bound_us": timeline.bound_us,
+        "bound_by": timeline.bound.name,
+        "exposures": exposures,
+        "memory": timeline.memory_at,
+        "estimated_from_bytes": dict(timeline.prices.unknown),
+    }
+
+
+def _print(timeline: Timeline) -> None:
+    count = len(timeline.flights)
+    rows = {
+        "step": f"{timeline.step_us:,.1f} us",
+        "compute": f"{timeline.compute_us:,.1f} us",
+        "communication": f"{timeline.comm_us:,.1f} us in {count:,} collective{'s' if count != 1 else ''}",
+        "exposed": f"{timeline.exposed_us:,.1f} us",
+        "peak memory": f"{timeline.peak_bytes:,} bytes",
+        "bound": f"{timeline.bound_us:,.1f} us, by {timeline.bound.name}",
+    }
+    for name, value in rows.items():
+        click.echo(f"{name:<14} {value}")
+    for exposure in timeline.exposures[:_SHOWN]:
+        click.echo(visible(str(exposure)))
+    if (more := len(timeline.exposures) - _SHOWN) > 0:
+        click.echo(f"and {more:,} more exposed collectives")
+    if timeline.prices.unknown:
+        guessed = ", ".join(f"{target} ({count})" for target, count in timeline.prices.unknown.items())
+        say(f"estimated from their bytes only: {guessed}")

@@ -1,0 +1,78 @@
+"""How long a matmul takes: a measured surface over the size of its result and the depth of its sum."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+# Kernels compute results in tiles, and a part of a tile takes as long as a whole one. Every measured shape is a
+# multiple of 256 and cannot tell the tile's side: this is an estimate, the side of most kernels for tensor cores.
+_TILE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """The rate at which matmuls of one dtype run, in TFLOP/s, by `areas` (b·m·n, a row each) and `depths` (k).
+
+    `batched` says whether it was measured on batches (b > 1), on single matmuls, or (None) on both. Time never falls
+    from a knot to a larger one, so neither does anything in between.
+    """
+
+    dtype: str
+    batched: bool | None
+    areas: tuple[float, ...]
+    depths: tuple[float, ...]
+    tflops: tuple[tuple[float, ...], ...]
+
+    @property
+    def top_tflops(self) -> float:
+        """The best rate that was measured."""
+        return max(max(row) for row in self.tflops)
+
+    def us(self, b: int, m: int, n: int, k: int, speed: float = 1.0) -> float:
+        """The time of b matmuls m×k by k×n; with a `speed` other than 1, on arithmetic that is so much faster."""
+        area = float(b * _padded(m) * _padded(n))
+        return self.at_speed(self._measured_us(area, float(k)), area, k, speed)
+
+    def at_speed(self, us: float, area: float, k: float, speed: float) -> float:
+        """A time of this surface on other arithmetic.
+
+        Slower arithmetic adds what it takes longer at the best rate: starting, filling and emptying the device takes
+        what it takes. Faster arithmetic is a newer device, and taken to be faster in all of it.
+        """
+        if speed >= 1:
+            return us / speed
+        return us + flop_us(area, k, self.top_tflops) * (1 / speed - 1)
+
+    def _measured_us(self, area: float, k: float) -> float:
+        """Interpolated on logarithmic axes. Beyond the last knots the rate stays, below the smallest area the time."""
+        first = self.depths[0]
+        if k < first:
+            # Nobody measured it. Half of the time is taken to be for the result, which is written in any case.
+            return self._measured_us(area, first) * (1 + k / first) / 2
+        area = max(area, self.areas[0])
+        row, down = _position(self.areas, area)
+        column, right = _position(self.depths, k)
+        rates = [
+            log(self.tflops[row][column]) * (1 - right) + log(self.tflops[row][column + 1]) * right,
+            log(self.tflops[row + 1][column]) * (1 - right) + log(self.tflops[row + 1][column + 1]) * right,
+        ]
+        return flop_us(area, k, exp(rates[0] * (1 - down) + rates[1] * down))
+
+
+def flop_us(area: float, k: float, tflops: float) -> float:
+    """How long the two operations for each of area·k products take at a rate."""
+    return 2 * area * k / tflops / 1e6
+
+
+def _padded(size: int) -> int:
+    return -(-size // _TILE) * _TILE
+
+
+def _position(knots: Sequence[float], value: float) -> tuple[int, float]:
+    """The knot before a value, and how far it is to the next, from 0 to 1, by logarithms."""
+    at = min(max(bisect_right(knots, value) - 1, 0), len(knots) - 2)
+    share = log(value / knots[at]) / log(knots[at + 1] / knots[at])
+    return at, min(share, 1.0)

@@ -1,0 +1,46 @@
+"""What a cost model is: it says how long an op and a collective take. A Machine is one; a user's object may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from weft.ir.program import Collective, Op
+from weft.ir.specs import TensorSpec
+
+
+@runtime_checkable
+class CostModel(Protocol):
+    """Microseconds for ops and collectives, each alone on an idle machine. Never negative."""
+
+    def op_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float:
+        """How long a compute op takes; `inputs` are the specs of its tensor arguments, in order."""
+
+    def collective_us(self, collective: Collective, total_bytes: int) -> float:
+        """How long a collective takes; `total_bytes` is the whole tensor, as `analysis.total_bytes` counts it."""
+
+
+@runtime_checkable
+class HardwareModel(CostModel, Protocol):
+    """A cost model that also knows what ops share: kernels that fuse, links that groups compete for.
+
+    With a plain CostModel every op is a kernel of its own, every group has a link of its own, and compute does not
+    notice communication.
+    """
+
+    @property
+    def compute_slowdown(self) -> float:
+        """The factor, at least 1, by which compute takes longer while anything is communicated."""
+
+    def moved_us(self, nbytes: int) -> float:
+        """How long a kernel takes that does nothing but read and write so many bytes; without the launch."""
+
+    @property
+    def launch_us(self) -> float:
+        """What a kernel takes even if it does nothing."""
+
+    def link_us(self, collective: Collective, total_bytes: int) -> Mapping[str, float]:
+        """For each link that a collective crosses, how long it would keep it busy at full bandwidth.
+
+        No more than `collective_us`. Collectives that are in flight together share each link that they both cross.
+        """

@@ -1,0 +1,148 @@
+"""What every op of a Program takes, on a given cost model.
+
+A plain CostModel is asked for every op. On a HardwareModel the ops of a fused region share a kernel: it is launched
+once, reads once what comes from outside and writes once what is used outside. Each op pays for what it is the first
+to read and to write there, in an order that depends on what uses what and not on the order of the Program. So a legal
+reordering changes no price.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import TypeAlias
+
+from weft.analysis.fusion import Fusion, fusion
+from weft.analysis.kernels import Kernel, input_specs, kernel
+from weft.analysis.traffic import total_bytes
+from weft.cost.compute import known
+from weft.cost.model import CostModel, HardwareModel
+from weft.cost.regions import Regions
+from weft.errors import CostError
+from weft.ir.args import Arg, Ref, map_leaves
+from weft.ir.program import Op, Program
+from weft.ir.specs import TensorSpec
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Microseconds by position.
+
+    - `us`: of each op, on the compute stream; 0 for views, starts, waits, and what else takes no kernel
+    - `comm_us`: of each start, its collective alone on an idle machine; 0 for all other ops
+    - `links`: of each start, how long each link that it crosses would be busy at full bandwidth
+    - `slowdown`: the factor by which compute takes longer while anything is communicated
+    - `unknown`: targets that were estimated from their bytes only, and how many ops that concerns
+    """
+
+    us: tuple[float, ...]
+    comm_us: tuple[float, ...]
+    links: Mapping[int, Mapping[str, float]]
+    slowdown: float
+    unknown: Mapping[str, int]
+
+
+def prices(program: Program, cost: CostModel) -> Prices:
+    """The prices of all ops. Raises CostError where the cost model gives an impossible time.
+
+    Ops with the same target, arguments and specs are asked for once: a cost model cannot tell them apart.
+    """
+    hardware = cost if isinstance(cost, HardwareModel) else None
+    comm_us, links = _communication(program, cost, hardware)
+    if hardware is None:
+        kinds = [kernel(op, input_specs(program, op)) for op in program.ops]
+        us = _alone(program, cost, [kind is not Kernel.FREE for kind in kinds])
+        return Prices(tuple(us), comm_us, links, 1.0, {})
+    fused = fusion(program)
+    us = _alone(program, cost, [kind is Kernel.ALONE for kind in fused.kinds])
+    for position, share in _fused(program, hardware, fused):
+        us[position] += share
+    slowdown = _checked(hardware.compute_slowdown, "compute_slowdown", least=1.0)
+    unknown = Counter(op.target for op in program.ops if not known(op))
+    return Prices(tuple(us), comm_us, links, slowdown, dict(sorted(unknown.items())))
+
+
+# Ops alone
+
+Key: TypeAlias = tuple[object, ...]
+
+
+def _alone(program: Program, cost: CostModel, chosen: Sequence[bool]) -> list[float]:
+    """The price of each chosen op by itself, 0 for all others."""
+    asked: dict[Key, float] = {}
+    us = [0.0] * len(program)
+    for position, op in enumerate(program.ops):
+        if chosen[position]:
+            inputs = input_specs(program, op)
+            key = _key(op, inputs)
+            if key not in asked:
+                asked[key] = _checked(cost.op_us(op, inputs), f"op_us of %{op.name} ({op.target})")
+            us[position] = asked[key]
+    return us
+
+
+def _key(op: Op, inputs: tuple[TensorSpec, ...]) -> Key:
+    """What a price may depend on: everything but names and origins."""
+    args = tuple([_without_names(arg) for arg in op.args])
+    kwargs = tuple([(name, _without_names(arg)) for name, arg in op.kwargs.items()])
+    return op.target, inputs, op.out, args, kwargs
+
+
+def _without_names(arg: Arg) -> Arg:
+    if isinstance(arg, Ref):
+        return _SOMETHING
+    return map_leaves(arg, lambda leaf: _SOMETHING if isinstance(leaf, Ref) else leaf)
+
+
+_SOMETHING = Ref("")
+
+
+# Communication
+
+
+def _communication(
+    program: Program, cost: CostModel, hardware: HardwareModel | None
+) -> tuple[tuple[float, ...], Mapping[int, Mapping[str, float]]]:
+    us = [0.0] * len(program)
+    links: dict[int, Mapping[str, float]] = {}
+    asked: dict[object, tuple[float, Mapping[str, float]]] = {}
+    for position, op in enumerate(program.ops):
+        if op.comm is None:
+            continue
+        nbytes = total_bytes(op)
+        key = op.comm, nbytes
+        if key not in asked:
+            busy = dict(hardware.link_us(op.comm, nbytes)) if hardware is not None else {}
+            for link, time in busy.items():
+                _checked(time, f"link_us of %{op.name} on {link}")
+            asked[key] = _checked(cost.collective_us(op.comm, nbytes), f"collective_us of %{op.name}"), busy
+        us[position], links[position] = asked[key]
+    return tuple(us), links
+
+
+def _checked(us: float, what: str, least: float = 0.0) -> float:
+    if not (isinstance(us, int | float) and isfinite(us) and us >= least):
+        raise CostError(f"{what} is {us!r}; it must be a finite number of at least {least:g}")
+    return float(us)
+
+
+# Ops that share a kernel
+
+
+def _fused(program: Program, hardware: HardwareModel, fused: Fusion) -> Iterator[tuple[int, float]]:
+    """What each op of each region pays: its part of the bytes, and the first one the launch."""
+    launch = _checked(hardware.launch_us, "launch_us")
+    regions = Regions(program, fused)
+    asked: dict[int, float] = {}
+    for number, members in enumerate(fused.members):
+        moved = regions.moved(number)
+        whole = sum(moved)
+        if whole not in asked:
+            what = f"moved_us of the {whole} bytes around %{program.ops[members[0]].name}"
+            asked[whole] = _checked(hardware.moved_us(whole), what)
+        yield members[0], launch
+        for position, nbytes in zip(members, moved, strict=True):
+            if nbytes:
+                yield position, asked[whole] * (nbytes / whole)

@@ -1,0 +1,87 @@
+"""Which ops might be cut into pieces together, so that the pieces overlap: a collective and its neighbours."""
+
+from __future__ import annotations
+
+from weft.ir.program import Op, Program
+
+# Ops that only move data: a cut goes through them.
+_MOVES = frozenset(
+    """
+    aten._to_copy.default aten.cat.default aten.clone.default aten.constant_pad_nd.default getitem
+    prims.convert_element_type.default wait
+    """.split()
+)
+
+
+def cuts(program: Program) -> list[frozenset[int]]:
+    """For each op, the collectives (by position) with which it might be cut.
+
+    A collective can be cut with the ops next to it, before and after, where only data is moved in between; an
+    all-to-all also with all that works on its result and on given values alone, as experts do.
+    """
+    before, after = _data(program)
+    given = _given(program, before)
+    found: list[set[int]] = [set() for _ in program.ops]
+    for position, op in enumerate(program.ops):
+        if op.comm is None:
+            continue
+        found[position].add(position)
+        members = {*_reached(position, after, program.ops), *_reached(position, before, program.ops)}
+        if op.comm.kind == "all_to_all":
+            members |= _fed(position, before, after, given, program.ops)
+        for member in members:
+            found[member].add(position)
+    return [frozenset(one) for one in found]
+
+
+def _data(program: Program) -> tuple[list[list[int]], list[list[int]]]:
+    """For each op, those whose results it uses, and those that use its result."""
+    before = [sorted({program.index[ref.name] for ref in op.refs() if ref.name in program.index}) for op in program.ops]
+    after: list[list[int]] = [[] for _ in before]
+    for position, used in enumerate(before):
+        for other in used:
+            after[other].append(position)
+    return before, after
+
+
+def is_move(op: Op) -> bool:
+    """Whether an op only moves data: a view, a copy, a cast, a concatenation."""
+    return op.traits.is_view or op.traits.copies or op.target in _MOVES
+
+
+def _given(program: Program, before: list[list[int]]) -> list[bool]:
+    """Whether an op's result is there without computing: inputs, and what is only moved or communicated."""
+    found: list[bool] = []
+    for position, op in enumerate(program.ops):
+        plain = op.target in ("input", "get_attr") or op.is_start or is_move(op)
+        found.append(plain and all(found[other] for other in before[position]))
+    return found
+
+
+def _reached(start: int, neighbours: list[list[int]], ops: tuple[Op, ...]) -> set[int]:
+    """What is next to an op in one direction, and the ops that only move data on the way there."""
+    found, todo = {start}, [start]
+    while todo:
+        place = todo.pop()
+        if place != start and not is_move(ops[place]):
+            continue
+        fresh = [other for other in neighbours[place] if other not in found and not ops[other].is_input]
+        found.update(fresh)
+        todo += fresh
+    return found
+
+
+def _fed(
+    start: int, before: list[list[int]], after: list[list[int]], given: list[bool], ops: tuple[Op, ...]
+) -> set[int]:
+    """The ops that work on a collective's result and on given values alone, up to the next collective."""
+    found: set[int] = {start}
+    todo = sorted(after[start])
+    while todo:
+        place = todo.pop(0)
+        if place in found or not all(other in found or given[other] for other in before[place]):
+            continue
+        found.add(place)
+        if not ops[place].is_start:
+            todo += after[place]
+    return found

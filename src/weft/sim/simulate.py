@@ -1,0 +1,41 @@
+"""`simulate`: when each op of a Program runs on a machine, what overlaps, and what the compute stream waits for."""
+
+from __future__ import annotations
+
+from weft.analysis.pairs import pairs
+from weft.cost.model import CostModel
+from weft.cost.prices import Prices, prices
+from weft.ir.program import Program
+from weft.sim.intervals import Interval
+from weft.sim.streams import Flight, Streams
+from weft.sim.timeline import Timeline
+
+
+def simulate(program: Program, cost: CostModel, *, priced: Prices | None = None) -> Timeline:
+    """Run a Program in its order on a machine that `cost` describes.
+
+    The compute stream takes the ops one after the other. A start hands its collective to its group's stream, behind
+    those that the group was given before, once the compute stream has come so far; a wait holds the compute stream
+    until that collective is through. `priced` are the prices of this very program, where they are known already.
+    The result depends on nothing but the arguments.
+    """
+    known = priced if priced is not None else prices(program, cost)
+    start_of = {wait: program.index[start] for wait, start in pairs(program).start.items()}
+    streams = Streams(known.slowdown)
+    begins: list[float] = []
+    ends: list[float] = []
+    for position, op in enumerate(program.ops):
+        begins.append(streams.now)
+        if op.comm is not None:
+            us = known.comm_us[position]
+            shares = {link: min(1.0, busy / us) for link, busy in known.links[position].items() if us > 0}
+            streams.launch(Flight(position, op.comm.group.name, us, shares, streams.now))
+        elif op.is_wait:
+            if op.name in start_of:
+                streams.wait(start_of[op.name])
+        elif known.us[position]:
+            streams.compute(known.us[position])
+        ends.append(streams.now)
+    last = max(streams.now, streams.drain())
+    flights = {position: Interval(flight.begin, flight.end) for position, flight in sorted(streams.landed.items())}
+    return Timeline(program, cost, known, tuple(begins), tuple(ends), flights, last)

@@ -1,0 +1,173 @@
+"""The parts of the lower bound: rates, the one-machine problem, what may be cut."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sim.exact import optimum
+from weft import parse, verify
+from weft.cost import prices
+from weft.ir import Collective, Op, TensorSpec
+from weft.sim import lower_bound, simulate
+from weft.sim.bounds import Job, one_machine
+from weft.sim.cuts import cuts
+from weft.sim.floors import least_rate
+
+JOBS = st.lists(st.builds(Job, *(st.integers(0, 20).map(float),) * 3), min_size=1, max_size=5)
+
+
+@given(JOBS)
+def test_one_machine_is_not_above_any_sequence(jobs: list[Job]) -> None:
+    def length(order: tuple[Job, ...]) -> float:
+        now = end = 0.0
+        for job in order:
+            now = max(now, job.head) + job.us
+            end = max(end, now + job.tail)
+        return end
+
+    assert one_machine(jobs) <= min(map(length, permutations(jobs)))
+
+
+def test_one_machine_by_hand() -> None:
+    # The second job interrupts the first one at 2 and is done at 5; the first ends at 9, and 1 more follows.
+    assert one_machine([Job(0, 6, 1), Job(2, 3, 5)]) == 10
+    # Nothing to do from 1 to 4.
+    assert one_machine([Job(0, 1, 0), Job(4, 2, 3)]) == 9
+    assert one_machine([]) == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**40), st.floats(0, 1e6)), min_size=1, max_size=8), st.integers(1, 2**40))
+def test_a_rate_is_below_every_size_and_close_to_one(steps: list[tuple[int, float]], most: int) -> None:
+    """On functions that jump anywhere, which is as bad as monotone functions get."""
+    places = sorted(place for place, _ in steps)
+    levels = sorted(1 + level for _, level in steps)
+
+    def us(nbytes: int) -> float:
+        return levels[max(0, bisect_right(places, nbytes) - 1)]
+
+    # A step function is cheapest for a byte right before it jumps.
+    sizes = [size for place in places for size in (place - 1, place) if 1 <= size <= most] + [1, most]
+    truth = min(us(size) / size for size in sizes)
+    rate = least_rate(us, most)
+    assert truth * 0.994 <= rate <= truth * (1 + 1e-12)
+
+
+class Cut:
+    """A matmul of 20 us in so many pieces, 7 us for what follows, and collectives by their bytes."""
+
+    def __init__(self, pieces: int) -> None:
+        self.pieces = pieces
+
+    def op_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float:
+        return {"aten.mm.default": math.ceil(20 / self.pieces), "aten.neg.default": 7.0}.get(op.target, 0.0)
+
+    def collective_us(self, collective: Collective, total_bytes: int) -> float:
+        return 2 + total_bytes / 100
+
+
+GATHER = """weft 1
+group tp = 0..1
+
+%x: f32[200,1] = input()
+%w: f32[1,8] = input()
+%ag: f32[400,1] = all_gather.start(%x) over tp
+%f: f32[400,1] = wait(%ag)
+%y: f32[400,8] = aten.mm.default(%f, %w)
+%z: f32[400,8] = aten.neg.default(%y)
+return %z
+"""
+
+
+SCATTER = """weft 1
+group tp = 0..1
+
+%x: f32[400,8] = input()
+%w: f32[8,1] = input()
+%y: f32[400,1] = aten.mm.default(%x, %w)
+%rs: f32[200,1] = reduce_scatter.start(%y) sum over tp
+%f: f32[200,1] = wait(%rs)
+%z: f32[200,1] = aten.neg.default(%f)
+return %z
+"""
+
+
+def gather_in(pieces: int) -> str:
+    """GATHER with the gather and the matmul in pieces."""
+    rows = 400 // pieces
+    lines = GATHER.splitlines()[:5]
+    for i in range(pieces):
+        low, high = i * rows // 2, (i + 1) * rows // 2
+        lines.append(f"%x_{i}: f32[{rows // 2},1] = aten.slice.Tensor(%x, 0, {low}, {high})")
+        lines.append(f"%ag_{i}: f32[{rows},1] = all_gather.start(%x_{i}) over tp")
+    for i in range(pieces):
+        lines.append(f"%f_{i}: f32[{rows},1] = wait(%ag_{i})")
+        lines.append(f"%y_{i}: f32[{rows},8] = aten.mm.default(%f_{i}, %w)")
+    whole = ", ".join(f"%y_{i}" for i in range(pieces))
+    lines.append(f"%y: f32[400,8] = aten.cat.default([{whole}])")
+    return "\n".join([*lines, *GATHER.splitlines()[-2:]])
+
+
+def scatter_in(pieces: int) -> str:
+    """SCATTER with the matmul and the scatter in pieces."""
+    rows = 400 // pieces
+    lines = SCATTER.splitlines()[:5]
+    for i in range(pieces):
+        lines.append(f"%x_{i}: f32[{rows},8] = aten.slice.Tensor(%x, 0, {i * rows}, {(i + 1) * rows})")
+        lines.append(f"%y_{i}: f32[{rows},1] = aten.mm.default(%x_{i}, %w)")
+        lines.append(f"%rs_{i}: f32[{rows // 2},1] = reduce_scatter.start(%y_{i}) sum over tp")
+    lines += [f"%f_{i}: f32[{rows // 2},1] = wait(%rs_{i})" for i in range(pieces)]
+    whole = ", ".join(f"%f_{i}" for i in range(pieces))
+    lines.append(f"%f: f32[200,1] = aten.cat.default([{whole}])")
+    return "\n".join([*lines, *SCATTER.splitlines()[-2:]])
+
+
+@pytest.mark.parametrize("pieces", [2, 4, 8])
+@pytest.mark.parametrize(("text", "cut"), [(GATHER, gather_in), (SCATTER, scatter_in)], ids=["gather", "scatter"])
+def test_cutting_with_a_matmul_helps_and_does_not_beat_the_bound(
+    text: str, cut: Callable[[int], str], pieces: int
+) -> None:
+    whole, chunked = parse(text), parse(cut(pieces))
+    verify(chunked)
+    best, _ = optimum(chunked, prices(chunked, Cut(pieces)))
+    # One after the other they take 18 + 20 + 7. A bound that could not imagine a cut would say just that.
+    assert simulate(whole, Cut(1)).step_us == 45
+    assert lower_bound(whole, Cut(1)).us <= best < 45
+
+
+def test_a_cut_reaches_the_neighbours_and_no_further() -> None:
+    program = parse(GATHER)
+    gather = program.index["ag"]
+    assert [program.ops[place].name for place, found in enumerate(cuts(program)) if gather in found] == ["ag", "f", "y"]
+
+
+EXPERTS = """weft 1
+group ep = 0..1
+
+%tokens: f32[8,4] = input()
+%up: f32[4,4] = input()
+%down: f32[4,4] = input()
+%there: f32[8,4] = all_to_all.start(%tokens, [4, 4], [4, 4]) over ep
+%mine: f32[8,4] = wait(%there)
+%h: f32[8,4] = aten.mm.default(%mine, %up)
+%a: f32[8,4] = aten.relu.default(%h)
+%o: f32[8,4] = aten.mm.default(%a, %down)
+%back: f32[8,4] = all_to_all.start(%o, [4, 4], [4, 4]) over ep
+%got: f32[8,4] = wait(%back)
+%sum: f32[8,4] = aten.add.Tensor(%got, %h)
+%last: f32[8,4] = aten.relu.default(%sum)
+return %last
+"""
+
+
+def test_an_all_to_all_is_cut_with_the_experts_between_it_and_the_next() -> None:
+    program = parse(EXPERTS)
+    there = program.index["there"]
+    members = [program.ops[place].name for place, found in enumerate(cuts(program)) if there in found]
+    assert members == ["there", "mine", "h", "a", "o", "back"]
