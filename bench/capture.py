@@ -9,40 +9,49 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from time import perf_counter
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 import weft
 from bench.workloads import WORKLOADS, Workload
+from bench.workloads.parallel import settled
+from bench.workloads.spread import spread
+from weft.cli.progress import capture_progress
 from weft.ir import Program
-from weft.parallel import data_parallel
 
 
 def train(workload: Workload, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Forward, loss and backward; the gradients stay on the parameters, which makes them outputs."""
+    """Forward, loss and backward; the gradients stay on the parameters, ready for an optimiser: they are outputs."""
     loss = workload.loss(model, inputs, targets)
     loss.backward()  # type: ignore[no-untyped-call]
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad = settled(parameter, parameter.grad)
     return loss.detach()
 
 
-def captured(workload: Workload) -> Program:
+def captured(workload: Workload, progress: Callable[[str, int], None] | None = None) -> Program:
     """The workload's step on rank 0 of its world."""
     with weft.planning(dict(workload.mesh)) as mesh:
-        # A data-parallel model keeps its own weights in float32 and computes with copies.
-        model = workload.model(torch.float32 if workload.data_parallel else workload.dtype)
-        if workload.plan is not None:
-            workload.plan.apply(model, mesh[workload.plan.axis])
-        if workload.data_parallel is not None:
-            axes = tuple(axis for axis in workload.data_axes if axis != "expert")
-            data_parallel(model, mesh[axes], workload.data_parallel, param_dtype=workload.dtype)
-        return weft.capture(train, (workload, model, *workload.inputs()))
+        return captured_on(mesh, workload, progress)
+
+
+def captured_on(mesh: DeviceMesh, workload: Workload, progress: Callable[[str, int], None] | None = None) -> Program:
+    """The workload's step, in a world that goes on: `mesh` is that of the workload, and its groups stay known."""
+    # A data-parallel model keeps its own weights in float32 and computes with copies.
+    model = workload.model(torch.float32 if workload.data_parallel else workload.dtype)
+    spread(workload, model, mesh)
+    return weft.capture(train, (workload, model, *workload.inputs()), progress=progress)
 
 
 def measure(name: str) -> None:
     begin = perf_counter()
-    program = captured(WORKLOADS[name])
+    with capture_progress(name) as progress:
+        program = captured(WORKLOADS[name], progress)
     seconds = perf_counter() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     weft.verify(program)

@@ -68,14 +68,19 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """SwiGLU experts with stacked weights. With a group, this rank holds its share, and tokens travel to and fro."""
+    """SwiGLU experts. With a group, this rank holds its share, and tokens travel to and fro.
+
+    The matrices of all experts are one below the other: data ranks that shard the rows have equal parts, also where
+    there are fewer experts than ranks.
+    """
 
     def __init__(self, config: MoEConfig) -> None:
         super().__init__()
         self.group: dist.ProcessGroup | None = None
-        self.gate = nn.Parameter(torch.empty(config.experts, config.width, config.hidden))
-        self.up = nn.Parameter(torch.empty(config.experts, config.width, config.hidden))
-        self.down = nn.Parameter(torch.empty(config.experts, config.hidden, config.width))
+        self.width, self.hidden = config.width, config.hidden
+        self.gate = nn.Parameter(torch.empty(config.experts * config.width, config.hidden))
+        self.up = nn.Parameter(torch.empty(config.experts * config.width, config.hidden))
+        self.down = nn.Parameter(torch.empty(config.experts * config.hidden, config.width))
         for weight in self.parameters():
             nn.init.normal_(weight, std=0.02)
 
@@ -89,7 +94,9 @@ class Experts(nn.Module):
         return _exchange(done.transpose(0, 1).flatten(0, 1), self.group)
 
     def run(self, rooms: Tensor) -> Tensor:
-        return torch.bmm(functional.silu(rooms @ self.gate) * (rooms @ self.up), self.down)
+        gate, up = (part.view(-1, self.width, self.hidden) for part in (self.gate, self.up))
+        down = self.down.view(-1, self.hidden, self.width)
+        return torch.bmm(functional.silu(rooms @ gate) * (rooms @ up), down)
 
 
 def _exchange(x: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -65,15 +65,15 @@ def expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
     Every rank is given its own batch. The gradient of an expert is the sum over the ranks whose tokens it saw; that of
     any other parameter is this rank's alone. The mesh must divide the experts.
     """
-    for module in model.modules():
-        if isinstance(module, Experts):
-            _keep_share(module, mesh)
+    for experts in expert_modules(model):
+        _keep_share(experts, mesh)
 
 
 def _keep_share(experts: Experts, mesh: DeviceMesh) -> None:
+    count = len(experts.gate) // experts.width
+    if count % mesh.size():
+        raise ValueError(f"{count} experts cannot be spread evenly over {mesh.size()} ranks")
     for name, weight in list(experts.named_parameters()):
-        if weight.shape[0] % mesh.size():
-            raise ValueError(f"{weight.shape[0]} experts cannot be spread evenly over {mesh.size()} ranks")
         share = weight.detach().chunk(mesh.size())[mesh.get_local_rank()].clone()
         setattr(experts, name, nn.Parameter(share))
     experts.group = mesh.get_group()
@@ -81,7 +81,11 @@ def _keep_share(experts: Experts, mesh: DeviceMesh) -> None:
 
 def expert_parameters(model: nn.Module) -> set[nn.Parameter]:
     """The parameters of the experts: after `expert_parallel` they differ between the ranks of its mesh."""
-    return {weight for module in model.modules() if isinstance(module, Experts) for weight in module.parameters()}
+    return {weight for experts in expert_modules(model) for weight in experts.parameters()}
+
+
+def expert_modules(model: nn.Module) -> list[Experts]:
+    return [module for module in model.modules() if isinstance(module, Experts)]
 
 
 def settled(parameter: Tensor, gradient: Tensor) -> Tensor:
@@ -90,5 +94,7 @@ def settled(parameter: Tensor, gradient: Tensor) -> Tensor:
     DTensor leaves some gradients otherwise: that of a norm as a sum still to be made, that of the embedding whole.
     """
     if not isinstance(parameter, DTensor) or not isinstance(gradient, DTensor):
+        return gradient
+    if gradient.placements == parameter.placements:
         return gradient
     return gradient.redistribute(placements=parameter.placements)

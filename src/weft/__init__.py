@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from weft.cost import Machine
 from weft.errors import (
     GraphError,
     OptionError,
@@ -21,20 +22,24 @@ from weft.errors import (
 from weft.ir import Collective, Editor, Group, Op, Program, Ref, TensorSpec, Traits, parse, print_op, print_program
 from weft.passes import PASSES, Plan, Remark, parse_pipeline
 
+from weft.sim import Timeline, simulate
+
 # This rebinds the package's attribute from the module of that name to the function, which is what people call.
 from weft.verify import verify
 
 if TYPE_CHECKING:
-    from weft.fx import capture, from_fx, planning, to_fx
+    from weft.fx import Compiled, capture, capture_compiled, from_fx, planning, to_fx
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PASSES",
     "Collective",
+    "Compiled",
     "Editor",
     "GraphError",
     "Group",
+    "Machine",
     "Op",
     "OptionError",
     "ParseError",
@@ -46,21 +51,31 @@ __all__ = [
     "Ref",
     "Remark",
     "TensorSpec",
+    "Timeline",
     "Traits",
     "VerifyError",
     "WeftError",
     "capture",
+    "capture_compiled",
     "from_fx",
     "parse",
     "parse_pipeline",
     "planning",
     "print_op",
     "print_program",
+    "simulate",
     "to_fx",
     "verify",
 ]
 
-_NEED_TORCH = {"capture": "weft.fx", "from_fx": "weft.fx", "planning": "weft.fx", "to_fx": "weft.fx"}
+_NEED_TORCH = {
+    "Compiled": "weft.fx",
+    "capture": "weft.fx",
+    "capture_compiled": "weft.fx",
+    "from_fx": "weft.fx",
+    "planning": "weft.fx",
+    "to_fx": "weft.fx",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -215,3 +215,27 @@ def test_tensor_parallel_modules_capture(mode: str) -> None:
     forward, backward = map(models.collectives, compiled_graphs(tensor_parallel(mesh, mode), torch.arange(8)))
     assert forward.get("all_gather_into_tensor", 0) == (9 if mode == "fully_shard" else 0)
     assert backward.get("all_gather_into_tensor", 0) == (7 if mode == "fully_shard" else 0)
+
+
+def with_a_part() -> nn.Module:
+    """A net whose first linear layer is kept together by half of the ranks only."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "expert"))
+    model = models.net()
+    data_parallel(model.up, mesh["data"], "fully_shard", gradient_divisor=2)
+    return data_parallel(model, mesh["data", "expert"]._flatten(), "fully_shard")
+
+
+def test_a_part_keeps_its_mesh_and_joins_the_model() -> None:
+    graph = capture(with_a_part())
+    assert models.collectives(graph) == CASES["fully_shard"][2]
+    own = [op.comm for op in weft.from_fx(graph).starts if op.comm is not None and op.comm.group.size == 2]
+    # The weight is read again by the backward and the bias is not.
+    assert [comm.kind for comm in own] == ["all_gather"] * 3 + ["reduce_scatter"] * 2
+    assert {comm.group.ranks for comm in own} == {(0, 2)}
+    assert len([node for node in graph.graph.nodes if "div.Tensor" in str(node.target) and node.args[1] == 2]) == 2
+
+
+def test_torch_compile_takes_a_model_with_a_part() -> None:
+    forward, backward = map(models.collectives, compiled_graphs(with_a_part(), torch.arange(8)))
+    assert forward["all_gather_into_tensor"] == 9
+    assert backward["reduce_scatter_tensor"] == 9

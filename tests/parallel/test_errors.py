@@ -30,7 +30,15 @@ def lines_of(outputs: int) -> nn.Module:
 
 
 def twice() -> None:
-    data_parallel(nn.Sequential(data_parallel(nn.Linear(2, 2), line())), line())
+    data_parallel(data_parallel(nn.Linear(2, 2), line()), line())
+
+
+def shared_with_a_part() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    data_parallel(model[0], line())
+    model[1].weight = model[0].weight
+    data_parallel(model, line())
 
 
 def on_another_device() -> None:
@@ -96,7 +104,16 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         on_another_device,
         'parameter weight is on cpu and the mesh is of meta devices; move the model first: model.to("meta")',
     ),
-    "twice": (twice, "module 0 (ParallelLinear) was made parallel already; call data_parallel once"),
+    "twice": (twice, "the model (ParallelLinear) was made parallel already; call data_parallel once"),
+    "shared with a part": (
+        shared_with_a_part,
+        "parameter 1.weight is shared with a part of the model that was made parallel already; "
+        "call data_parallel on a module that holds all of its uses",
+    ),
+    "no divisor": (
+        lambda: data_parallel(Net(), line(), gradient_divisor=0),
+        "gradient_divisor is 0; pass a positive number",
+    ),
     "lazy": (
         lambda: data_parallel(nn.Sequential(nn.LazyLinear(3)), line()),
         "parameter 0.weight has no shape yet; run the lazy module once before data_parallel",

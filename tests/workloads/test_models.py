@@ -125,9 +125,8 @@ def mixture_by_hand(mixture: moe.MoE, tokens: Tensor, room: int) -> Tensor:
         for weight, expert in zip(scores.softmax(-1), chosen.tolist(), strict=True):
             if left[expert]:
                 left[expert] -= 1
-                gate, up, down = (
-                    part[expert] for part in (mixture.experts.gate, mixture.experts.up, mixture.experts.down)
-                )
+                parts = (mixture.experts.gate, mixture.experts.up, mixture.experts.down)
+                gate, up, down = (part.chunk(mixture.router.experts)[expert] for part in parts)
                 row = row + weight * ((nn.functional.silu(token @ gate) * (token @ up)) @ down)
         rows.append(row)
     return torch.stack(rows)

@@ -1,6 +1,8 @@
-"""Real processes: a model spread over two ranks computes what the whole model computes."""
+"""Real processes: a model spread over several ranks computes what the whole model computes."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +11,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from bench.workloads import WORKLOADS, moe
 from bench.workloads.parallel import expert_parallel, expert_parameters, settled, tensor_parallel
+from bench.workloads.spread import spread
 from bench.workloads.tasks import loss
+from bench.workloads.workload import DataParallel
 from tests.workloads.models import assert_alike, lively
 from weft.run import local_ranks
 
@@ -71,3 +76,52 @@ def ranks_agree(rank: int) -> None:
 @pytest.mark.gloo
 def test_two_ranks_compute_what_one_computes() -> None:
     local_ranks(ranks_agree, 2)
+
+
+def trained(model: nn.Module, tokens: Tensor, targets: Tensor) -> list[Tensor]:
+    """The losses of three steps. Plain gradient descent: it shows the scale of a gradient, which Adam would hide."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for _ in range(3):
+        value = loss(model, tokens, targets)
+        optimiser.zero_grad()
+        torch.autograd.backward(value)
+        optimiser.step()
+        losses.append(value.detach())
+    return losses
+
+
+def workload_ranks_agree(rank: int, mode: DataParallel) -> None:
+    """The mixture as the benchmark spreads it, two data ranks of two expert ranks, against the whole one."""
+    workload = replace(
+        WORKLOADS["mixtral_ep8"],
+        mesh=(("data", 2), ("expert", 2)),
+        config=moe.moe_tiny(),
+        dtype=torch.float32,
+        data_parallel=mode,
+    )
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "expert"))
+    whole, (tokens, targets) = lively("moe", size=4)
+    model, _ = lively("moe", size=4)
+    spread(workload, model, mesh)
+    losses = torch.stack(trained(model, tokens.chunk(4)[rank], targets.chunk(4)[rank]))
+    dist.all_reduce(losses)
+    assert_alike(losses / 4, torch.stack(trained(whole, tokens, targets)))
+    for name, parameter in model.named_parameters():
+        assert isinstance(parameter, DTensor)
+        assert isinstance(parameter.grad, DTensor)
+        wanted = whole.get_parameter(name)
+        parts = 2 if ".experts." in name else 1
+        for found, expected in ((parameter, wanted), (parameter.grad, wanted.grad)):
+            assert expected is not None
+            assert_alike(found.full_tensor(), expected.chunk(parts)[mesh.get_local_rank("expert") % parts])
+
+
+def workload_modes_agree(rank: int) -> None:
+    workload_ranks_agree(rank, "replicate")
+    workload_ranks_agree(rank, "fully_shard")
+
+
+@pytest.mark.gloo
+def test_four_ranks_with_experts_of_their_own_train_like_one() -> None:
+    local_ranks(workload_modes_agree, 4)

@@ -9,20 +9,17 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from weft.errors import GraphError
-from weft.fx.frames import is_theirs
+from weft.fx.checks import check_draws, check_mesh, check_tensors, check_world, refusing
 from weft.fx.importer import from_fx
-from weft.fx.origins import note_served, recorded_origins
-from weft.fx.state import State, fake, local, traced_state
+from weft.fx.origins import Progress, note_served, noted_gradients, recorded_origins, reported
+from weft.fx.state import State, fake, local, named_state, stateful, traced_state
 from weft.fx.world import make_mesh, world
 from weft.ir.program import Program
 
@@ -35,6 +32,7 @@ def capture(
     world_size: int | None = None,
     rank: int = 0,
     mesh: DeviceMesh | Mapping[str, int] | None = None,
+    progress: Progress | None = None,
 ) -> Program:
     """Trace `function(*args, **kwargs)`, a module or a step: forward, loss, backward, optimiser, whatever it does.
 
@@ -44,14 +42,17 @@ def capture(
 
     Without a process group, `world_size` makes one that nobody answers. `mesh` is checked against the world; given as
     names and sizes it is made, and handed to the function as the keyword `mesh`. Everything is put back afterwards.
+
+    `progress(where, ops)` is called at every op that is traced, so it should be quick: `where` is the path of the
+    module that is being traced, or "backward of" one, and `ops` is how many there are so far.
     """
     named = dict(kwargs or {})
     with _world(world_size, rank):
         if isinstance(mesh, Mapping):
             named["mesh"] = make_mesh(mesh)
-        elif mesh is not None and mesh.size() != dist.get_world_size():
-            raise GraphError(f"the mesh has {mesh.size()} ranks, and the world {dist.get_world_size()}")
-        return from_fx(_trace(function, tuple(args), named))
+        elif mesh is not None:
+            check_mesh("the mesh", mesh, whole=True)
+        return from_fx(_trace(function, tuple(args), named, progress))
 
 
 def _world(world_size: int | None, rank: int) -> AbstractContextManager[None]:
@@ -62,8 +63,11 @@ def _world(world_size: int | None, rank: int) -> AbstractContextManager[None]:
     return world(world_size, rank)
 
 
-def _trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphModule:
-    modules, optimizers = _stateful(function, args, kwargs)
+def _trace(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress | None
+) -> GraphModule:
+    modules, optimizers = stateful(function, args, kwargs)
+    check_tensors(modules, args, kwargs)
     mode = _fake_mode([*modules], (args, kwargs))
     leaves, form = pytree.tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
@@ -80,47 +84,18 @@ def _trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
             return [local(leaf) if isinstance(leaf, Tensor) else leaf for leaf in (*pytree.tree_leaves(result), *grads)]
 
         inputs = [local(fake(leaves[place], mode)) for place in places]
-        with mode, recorded_origins(modules) as origins:
-            module = _make_fx(step, inputs)
-        trained = [name for name, parameter in state.parameters.items() if parameter.grad is not None]
+        noting = noted_gradients(state.parameters)
+        with refusing(), mode, reported(progress), recorded_origins(modules) as origins, noting as gradients:
+            module = make_fx(step, record_stack_traces=True)(*inputs)
         _lift(module, state)
         origins.finish(module.graph)
     _drop_profiling(module.graph)
     module.graph.eliminate_dead_code()
-    note_served(module.graph, trained)
+    check_world(module.graph)
+    check_draws(module.graph)
+    note_served(module.graph, gradients)
     module.recompile()
     return module
-
-
-def _make_fx(step: Callable[..., list[Any]], inputs: list[Tensor]) -> GraphModule:
-    try:
-        return make_fx(step, record_stack_traces=True)(*inputs)
-    except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
-        raise GraphError(
-            f"this step decides by the value of a tensor, {_culprit(error)}, and a plan cannot know it; compute both "
-            "sides and choose with torch.where, or keep the decision outside of the function that is captured"
-        ) from error
-
-
-def _culprit(error: BaseException) -> str:
-    """The line of the user's code that an error comes from."""
-    frame, place = error.__traceback__, "somewhere"
-    while frame is not None:
-        file = frame.tb_frame.f_code.co_filename
-        if is_theirs(file):
-            place = f"at {file}:{frame.tb_lineno}"
-        frame = frame.tb_next
-    return place
-
-
-def _stateful(function: Any, args: Any, kwargs: Any) -> tuple[list[nn.Module], list[Optimizer]]:
-    """The modules and optimisers that a call involves, each once; a module that is part of another comes with that."""
-    found = [function, getattr(function, "__self__", None), *pytree.tree_leaves((args, kwargs))]
-    found += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    modules = {id(value): value for value in found if isinstance(value, nn.Module)}
-    parts = {id(part) for module in modules.values() for part in module.modules() if part is not module}
-    optimizers = {id(value): value for value in found if isinstance(value, Optimizer)}
-    return [module for key, module in modules.items() if key not in parts], list(optimizers.values())
 
 
 def _fake_mode(modules: list[nn.Module], given: Any) -> FakeTensorMode:
@@ -132,9 +107,7 @@ def _fake_mode(modules: list[nn.Module], given: Any) -> FakeTensorMode:
 
 
 def _tensors(modules: list[nn.Module], given: Any) -> Iterator[Tensor]:
-    for module in modules:
-        yield from module.parameters()
-        yield from module.buffers()
+    yield from (tensor for _, tensor in named_state(modules))
     yield from (leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor))
 
 

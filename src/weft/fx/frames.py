@@ -6,6 +6,7 @@ import os
 
 import torch
 
+_LIBRARY = os.path.dirname(os.__file__)
 _WEFT = os.path.dirname(os.path.dirname(__file__))
 _NOT_THEIRS = (
     os.path.dirname(torch.__file__) + os.sep,
@@ -16,5 +17,5 @@ _NOT_THEIRS = (
 
 
 def is_theirs(file: str) -> bool:
-    """Whether a file is the user's, and neither torch's nor ours."""
-    return not file.startswith(_NOT_THEIRS)
+    """Whether a file is the user's, and neither torch's nor ours nor a module of Python itself, such as contextlib."""
+    return not file.startswith(_NOT_THEIRS) and os.path.dirname(file) != _LIBRARY

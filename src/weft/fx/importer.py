@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,18 +16,16 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from weft.errors import GraphError
 from weft.fx.calls import CallTraits, attribute
 from weft.fx.collectives import WAIT, GroupReader, Groups, is_collective, read_collective
-from weft.fx.frames import is_theirs
 from weft.fx.literals import ArgReader
 from weft.fx.names import target_of
 from weft.fx.pause import no_collection
+from weft.fx.places import module_path, place_in
 from weft.fx.values import SpecReader
 from weft.ir.args import Arg
 from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import Spec
 from weft.ir.targets import traits_of
 from weft.ir.traits import PURE, Traits
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 @dataclass(frozen=True)
@@ -122,22 +119,13 @@ class _Importer:
 
     def module(self, path: str) -> str:
         if path not in self.modules:
-            self.modules[path] = _module_path(path)
+            self.modules[path] = module_path(path)
         return self.modules[path]
 
     def place(self, trace: str) -> str:
         if trace not in self.places:
-            frames = [frame for frame in _FRAME.findall(trace) if is_theirs(frame[0])]
-            self.places[trace] = f"{frames[-1][0].removeprefix(self.here)}:{frames[-1][1]}" if frames else ""
+            self.places[trace] = place_in(trace).removeprefix(self.here)
         return self.places[trace]
-
-
-def _module_path(path: str) -> str:
-    # Dynamo spells paths as expressions: L['self'].layers[0].up, or with _modules in between.
-    path = re.sub(r"^[LG]\['\w+'\]", "", path)
-    path = re.sub(r"\._modules\['([^']+)'\]", r".\1", path)
-    path = re.sub(r"\[['\"]?([^\]'\"]+)['\"]?\]", r".\1", path)
-    return path.strip(".")
 
 
 def _value(node: Node) -> Any:

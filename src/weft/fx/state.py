@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 
 @dataclass
@@ -57,6 +58,24 @@ def fake(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
         made = torch.empty_strided(held.shape, held.stride(), dtype=held.dtype)
     whole = DTensor(made, tensor._spec, requires_grad=False) if isinstance(tensor, DTensor) else made  # type: ignore[no-untyped-call]
     return nn.Parameter(whole, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else whole
+
+
+def stateful(function: Any, args: Any, kwargs: Any) -> tuple[list[nn.Module], list[Optimizer]]:
+    """The modules and optimisers that a call involves, each once; a module that is part of another comes with that."""
+    found = [function, getattr(function, "__self__", None), *pytree.tree_leaves((args, kwargs))]
+    found += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    modules = {id(value): value for value in found if isinstance(value, nn.Module)}
+    parts = {id(part) for module in modules.values() for part in module.modules() if part is not module}
+    optimizers = {id(value): value for value in found if isinstance(value, Optimizer)}
+    return [module for key, module in modules.items() if key not in parts], list(optimizers.values())
+
+
+def named_state(modules: list[nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers, each once, under their names in a program; those of several modules begin with its."""
+    for number, module in enumerate(modules):
+        prefix = f"{type(module).__name__}_{number}." if len(modules) > 1 else ""
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            yield prefix + name, tensor
 
 
 @contextmanager
@@ -108,14 +127,11 @@ def _replacements(holders: Iterable[dict[str, Any]], mode: FakeTensorMode) -> di
 
 
 def _note_modules(modules: list[nn.Module], state: State) -> None:
-    for number, module in enumerate(modules):
-        prefix = f"{type(module).__name__}_{number}." if len(modules) > 1 else ""
-        for name, parameter in module.named_parameters():
-            parameter.grad = None
-            state.parameters[prefix + name] = parameter
-            state.note(prefix + name, parameter)
-        for name, buffer in module.named_buffers():
-            state.note(prefix + name, buffer)
+    for name, tensor in named_state(modules):
+        state.note(name, tensor)
+        if isinstance(tensor, nn.Parameter):
+            tensor.grad = None
+            state.parameters[name] = tensor
 
 
 def _note_optimizer(optimizer: Optimizer, state: State, mode: FakeTensorMode) -> None:

@@ -12,6 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from weft.errors import GraphError
+from weft.fx.fakes import convertible, valued_meshes
+from weft.fx.places import called_at
 
 
 @contextmanager
@@ -28,7 +30,7 @@ def planning(mesh: Mapping[str, int], *, rank: int = 0) -> Iterator[DeviceMesh]:
     """
     with world(prod(mesh.values()), rank):
         made = make_mesh(mesh)
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, valued_meshes(), convertible(mode):
             yield made
 
 
@@ -52,9 +54,15 @@ def world(world_size: int, rank: int = 0) -> Iterator[None]:
 def make_mesh(mesh: Mapping[str, int]) -> DeviceMesh:
     """A mesh of the present world; GraphError if it does not fit."""
     if not dist.is_initialized():
-        raise GraphError("a mesh needs a world: say world_size, or initialise torch.distributed first")
+        raise GraphError(
+            f"a mesh needs a world, and there is none, at {called_at()}; "
+            "say world_size, or initialise torch.distributed first"
+        )
     size = prod(mesh.values())
     if size != dist.get_world_size():
         shape = " x ".join(f"{name}={length}" for name, length in mesh.items())
-        raise GraphError(f"a mesh of {shape} takes {size} ranks, and the world has {dist.get_world_size()}")
+        raise GraphError(
+            f"a mesh of {shape} takes {size} ranks, and the world has {dist.get_world_size()}, at {called_at()}; "
+            "change one of them so that they agree"
+        )
     return init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))

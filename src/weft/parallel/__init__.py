@@ -25,10 +25,14 @@ again gathers again. Tied parameters, and all parameters where nothing is reshar
 so that they are gathered once and their gradient is reduced once. Under Dynamo only tied parameters do: what is
 gathered inside a checkpointed region may not leave it, and they are gathered before the first one.
 
+**Parts.** A module that was made parallel before the model that it is a part of keeps its own mesh, and joins the model
+in everything else: its parameters are gathered again in the backward by the same hooks, and let go of together.
+
 **Limits.** A gradient cannot be differentiated again. Code outside a forward that computes with a parameter, such as
 a loss that reads the head's weight, computes with a DTensor. Reentrant checkpointing gathers three times. Copies of a
-parameter that autocast makes are saved as they are: use `param_dtype` instead. A tensor-parallel parameter that is
-split on dimension 0 must split evenly again over the data ranks to be sharded.
+parameter that autocast makes are saved as they are: use `param_dtype` instead. A parameter with fewer rows than ranks
+is padded to a row for each. A tensor-parallel parameter that is split on dimension 0 must split evenly again over the
+data ranks to be sharded.
 """
 
 from weft.parallel.wrap import data_parallel

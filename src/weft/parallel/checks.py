@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Literal, get_args
 
 import torch
@@ -45,18 +45,29 @@ def check_mesh(mesh: DeviceMesh, mode: str) -> None:
 
 
 def check_modules(model: nn.Module) -> None:
-    """Raise if a module is parallel already or is of a kind whose class cannot be changed."""
+    """Raise if the model is parallel already or a module in it is of a kind whose class cannot be changed."""
+    if SCOPE in vars(model):
+        raise WeftError(f"the model ({type(model).__name__}) was made parallel already; call data_parallel once")
     for name, module in model.named_modules():
-        where = f"module {name}" if name else "the model"
-        if SCOPE in vars(module):
-            raise WeftError(f"{where} ({type(module).__name__}) was made parallel already; call data_parallel once")
         if isinstance(module, torch.jit.ScriptModule):
+            where = f"module {name}" if name else "the model"
             raise WeftError(f"{where} is a TorchScript module, which cannot be made parallel; use the original module")
 
 
-def check_parameters(names: Names, mesh: DeviceMesh) -> None:
-    """Raise if a parameter has no values yet or is on another kind of device than the mesh."""
+def check_divisor(divisor: float) -> None:
+    """Raise unless gradients can be divided by it and keep their direction."""
+    if not 0 < divisor < float("inf"):
+        raise WeftError(f"gradient_divisor is {divisor}; pass a positive number")
+
+
+def check_parameters(names: Names, placed: Set[nn.Parameter], mesh: DeviceMesh) -> None:
+    """Raise if a parameter has no values yet, is `placed` already or is on another kind of device than the mesh."""
     for parameter, (name, *_) in names.items():
+        if parameter in placed:
+            raise WeftError(
+                f"parameter {name} is shared with a part of the model that was made parallel already; "
+                "call data_parallel on a module that holds all of its uses"
+            )
         if isinstance(parameter, UninitializedParameter):
             raise WeftError(f"parameter {name} has no shape yet; run the lazy module once before data_parallel")
         if parameter.device.type not in (mesh.device_type, "meta"):

@@ -19,7 +19,7 @@ class Route:
 
     `rows` is the length of dimension 0 of the gathered tensor; it is split over the `shard_size` ranks of `shard_group`
     in equal pieces, the last of which may be short or empty. Without a `shard_group` every rank has all rows. The
-    gradient is also averaged over each of `average_groups`.
+    gradient is also averaged over each of `average_groups`, and divided by `divisor`.
     """
 
     rows: int
@@ -28,6 +28,7 @@ class Route:
     average_groups: tuple[str, ...]
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
+    divisor: float = 1
 
     @property
     def piece(self) -> int:
@@ -67,7 +68,7 @@ def gather(shard: Tensor, route: Route) -> Tensor:
 
 
 def average(gradient: Tensor, route: Route, rows: int) -> Tensor:
-    """The first `rows` rows of this rank's piece of the gradient, averaged over all the route's groups."""
+    """The first `rows` rows of this rank's piece of the gradient, averaged over the route's groups and divided."""
     if route.reduce_dtype is not None:
         gradient = gradient.to(route.reduce_dtype)
     if route.shard_group is not None:
@@ -76,7 +77,9 @@ def average(gradient: Tensor, route: Route, rows: int) -> Tensor:
         gradient = _OPS.wait_tensor(start)
     for group in route.average_groups:
         gradient = _OPS.wait_tensor(_OPS.all_reduce(gradient.contiguous(), "avg", group))
-    return gradient[:rows] if route.shard_group is not None and route.uneven else gradient
+    if route.shard_group is not None and route.uneven:
+        gradient = gradient[:rows]
+    return gradient if route.divisor == 1 else gradient / route.divisor
 
 
 def _pad_rows(tensor: Tensor, rows: int) -> Tensor:

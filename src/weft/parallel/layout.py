@@ -24,6 +24,7 @@ class Layout:
     """How the data ranks hold a model. `shard_dim` is the dimension of `data` to shard over; others are replicas.
 
     `tensor` is the mesh of the model's own tensor parallelism; then all parameters live on `data` × `tensor`.
+    Averaged gradients are divided by `divisor`.
     """
 
     data: DeviceMesh
@@ -32,6 +33,7 @@ class Layout:
     mesh: DeviceMesh
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
+    divisor: float
 
     @staticmethod
     def over(
@@ -39,10 +41,11 @@ class Layout:
         shard_dim: int | None,
         tensor: DeviceMesh | None,
         dtypes: tuple[torch.dtype | None, torch.dtype | None],
+        divisor: float,
     ) -> Layout:
         with unset_fake_temporarily():  # a mesh computes with the ranks themselves, also where nothing else has values
             mesh = data if tensor is None else DeviceMesh._concatenate([data, tensor])
-        return Layout(data, shard_dim, tensor, mesh, *dtypes)
+        return Layout(data, shard_dim, tensor, mesh, *dtypes, divisor)
 
     def place(self, name: str, parameter: nn.Parameter) -> tuple[nn.Parameter, Route]:
         """The parameter as a DTensor that holds this rank's piece of it, and how it is to travel. No communication."""
@@ -92,6 +95,7 @@ class Layout:
             ),
             param_dtype=self.param_dtype if floating else None,
             reduce_dtype=self.reduce_dtype if floating else None,
+            divisor=self.divisor,
         )
 
     def _group(self, dim: int) -> str:

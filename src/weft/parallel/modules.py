@@ -61,7 +61,6 @@ class Model:
     """What the modules of one parallel model share: all its slots, and how deep in forwards it is."""
 
     slots: list[Slot]
-    param_dtype: torch.dtype | None
     depth: int = 0
     known: Known = field(default_factory=Known)
 
@@ -79,10 +78,12 @@ class Model:
 class Scope:
     """A parallel module's own part: its parameters by attribute name, and all the slots in it and its submodules.
 
-    `tied` says where to find each tied parameter among those: a module and its attribute.
+    `tied` says where to find each tied parameter among those: a module and its attribute. `param_dtype` is the dtype
+    that the module computes in, if not the one of what it is given.
     """
 
     model: Model
+    param_dtype: torch.dtype | None
     slots: dict[str, Slot]
     inside: list[Slot]
     tied: list[tuple[nn.Module, str]]
@@ -143,8 +144,8 @@ def _scoped(forward: Callable[..., Any]) -> Callable[..., Any]:
     def scoped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         scope: Scope = self.__dict__[SCOPE]
         model = scope.model
-        if model.param_dtype is not None:
-            args, kwargs = _cast((args, kwargs), model.param_dtype)
+        if scope.param_dtype is not None:
+            args, kwargs = _cast((args, kwargs), scope.param_dtype)
         _privately(model.enter)
         try:
             if torch.compiler.is_dynamo_compiling():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from weft.parallel.checks import Mode, check_mesh, check_modules, check_parameters, tensor_mesh
+from weft.parallel.checks import Mode, check_divisor, check_mesh, check_modules, check_parameters, tensor_mesh
 from weft.parallel.layout import Layout, tensor_parallel
 from weft.parallel.modules import SCOPE, Model, Scope, Slot, has_forward, parallel_class
 
@@ -21,6 +21,7 @@ def data_parallel(
     param_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
     reshard_after_forward: bool = True,
+    gradient_divisor: float = 1,
 ) -> nn.Module:
     """Make `model` parallel over the ranks of `mesh`, in place, and return it.
 
@@ -39,20 +40,25 @@ def data_parallel(
 
     Parameters that are DTensors already, from `parallelize_module` on another dimension of the mesh that `mesh` is a
     part of, keep that layout for their module and are made parallel over `mesh` besides.
+
+    Parts of the model that were made parallel before keep their mesh, mode and dtypes. That is how experts, which are
+    spread over some of the ranks, are averaged over the others alone. Such a gradient is a sum over the ranks whose
+    tokens an expert sees: with their number as `gradient_divisor` it is the average over all ranks, like the others.
     """
     check_mesh(mesh, mode)
     check_modules(model)
+    check_divisor(gradient_divisor)
     names = _names(model)
-    check_parameters(names, mesh)
+    check_parameters(names, _placed(model), mesh)
     shard_dim = {"replicate": None, "fully_shard": 0, "hybrid_shard": 1}[mode]
-    layout = Layout.over(mesh, shard_dim, tensor_mesh(names, mesh), (param_dtype, reduce_dtype))
+    layout = Layout.over(mesh, shard_dim, tensor_mesh(names, mesh), (param_dtype, reduce_dtype), gradient_divisor)
     placed = {}
     for parameter, aliases in names.items():
         new, route = layout.place(aliases[0], parameter)
         reshard = reshard_after_forward and route.shard_group is not None
         placed[parameter] = new, Slot(aliases[0], route, reshard, len(aliases) > 1, tensor_parallel(parameter))
     slots = {module: _replace(module, placed) for module in model.modules()}
-    _change_classes(model, slots, Model([slot for _, slot in placed.values()], param_dtype))
+    _change_classes(model, slots, param_dtype)
     return model
 
 
@@ -61,6 +67,8 @@ Slots = Mapping[nn.Module, dict[str, Slot]]
 
 def _replace(module: nn.Module, placed: Mapping[nn.Parameter, tuple[nn.Parameter, Slot]]) -> dict[str, Slot]:
     """Put the new parameters in place; the slots of a module by attribute name."""
+    if SCOPE in vars(module):
+        return _scope(module).slots
     slots = {}
     for name, parameter in module._parameters.items():
         if parameter is not None:
@@ -68,14 +76,21 @@ def _replace(module: nn.Module, placed: Mapping[nn.Parameter, tuple[nn.Parameter
     return slots
 
 
-def _change_classes(model: nn.Module, slots: Slots, shared: Model) -> None:
-    """Give each module that has parameters, or uses those of a child that is not called, its generated class."""
+def _change_classes(model: nn.Module, slots: Slots, param_dtype: torch.dtype | None) -> None:
+    """Give each module that has parameters, or uses those of a child that is not called, its generated class.
+
+    Modules that have it already join this model: they have to know when its forward runs and ends.
+    """
+    shared = Model(list(dict.fromkeys(slot for own in slots.values() for slot in own.values())))
     for module, own in slots.items():
+        if SCOPE in vars(module):
+            _scope(module).model = shared
+            continue
         if module is not model and not own and not (has_forward(type(module)) and _uses_loose(module)):
             continue
         found = {slot: (part, name) for part in module.modules() for name, slot in slots[part].items()}
         tied = [place for slot, place in found.items() if slot.tied]
-        vars(module)[SCOPE] = Scope(shared, own, list(found), tied)
+        vars(module)[SCOPE] = Scope(shared, param_dtype, own, list(found), tied)
         module.__class__ = parallel_class(type(module), tuple(own))
 
 
@@ -85,9 +100,23 @@ def _uses_loose(module: nn.Module) -> bool:
     return any(any(p is not None for p in child._parameters.values()) or _uses_loose(child) for child in loose)
 
 
+def _scope(module: nn.Module) -> Scope:
+    """What a module that is parallel knows about itself."""
+    scope: Scope = vars(module)[SCOPE]
+    return scope
+
+
+def _placed(model: nn.Module) -> Set[nn.Parameter]:
+    """The parameters of those parts of the model that are parallel already."""
+    held = [module._parameters for module in model.modules() if SCOPE in vars(module)]
+    return {parameter for parameters in held for parameter in parameters.values() if parameter is not None}
+
+
 def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
-    """Every parameter with all the names that it goes by."""
+    """Every parameter of the modules that are not parallel yet, with all the names that it goes by."""
     names: dict[nn.Parameter, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(name)
+    for path, module in model.named_modules(remove_duplicate=False):
+        for name, parameter in module._parameters.items():
+            if parameter is not None and SCOPE not in vars(module):
+                names.setdefault(parameter, []).append(f"{path}.{name}" if path else name)
     return names
