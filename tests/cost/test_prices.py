@@ -151,23 +151,27 @@ def test_starts_have_prices_and_links_of_their_own() -> None:
     assert found.slowdown == 1.25
 
 
-def test_a_plain_cost_model_is_asked_for_every_op_and_for_like_ones_once() -> None:
+def test_a_plain_cost_model_is_asked_for_every_op() -> None:
     subject, plain = program(STEP), Plain()
     found = prices(subject, plain)
     assert paid(subject, found) == {"a": 3, "b": 3, "c": 3}
-    assert plain.asked == ["a", "c"]
+    assert plain.asked == ["a", "b", "c"]
     assert found.comm_us[2:4] == (7, 7)
     assert (found.links, found.slowdown, found.unknown) == ({2: {}, 3: {}}, 1.0, {})
 
 
-def test_ops_that_differ_in_an_argument_are_asked_for_separately() -> None:
-    plain = Plain()
-    text = "%x: f32[4] = input()\n" + "".join(
-        f"%{name}: f32[{size}] = aten.sum.dim_IntList(%x, [0], {keep}, dtype=f32)\n"
-        for name, size, keep in (("a", "", False), ("b", 1, True), ("c", 1, True))
-    )
-    prices(program(text), plain)
-    assert plain.asked == ["a", "b"]
+def test_what_is_said_of_a_fused_op_counts_and_the_rest_of_its_kernel_goes_by_bytes() -> None:
+    class Said(Toy):
+        def said_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float | None:
+            return 5.0 if op.name == "a" else None
+
+    subject = program("""
+        %x: f32[4] = input()
+        %a: f32[4] = aten.neg.default(%x)
+        %b: f32[4] = aten.relu.default(%a)
+    """)
+    assert paid(subject, prices(subject, Toy())) == {"a": 100 + 16, "b": 16}
+    assert paid(subject, prices(subject, Said())) == {"a": 5, "b": 100 + 16}
 
 
 def test_ops_that_nothing_is_known_of_are_listed_with_their_number() -> None:

@@ -13,6 +13,10 @@ class Toy:
 
     launch_us = 100.0
     compute_slowdown = 1.25
+    attention_efficiency = 1.0
+
+    def said_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float | None:
+        return None
 
     def moved_us(self, nbytes: int) -> float:
         return float(nbytes)

@@ -61,6 +61,11 @@ class Machine:
         return self.accelerator.launch_us
 
     @property
+    def attention_efficiency(self) -> float:
+        """The rate of fused attention, as a part of that of a matmul with as much arithmetic."""
+        return self.accelerator.attention_efficiency
+
+    @property
     def memory_bytes(self) -> int:
         """The memory of one accelerator."""
         return int(self.accelerator.memory_gb * 1e9)
@@ -89,6 +94,10 @@ class Machine:
     def op_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float:
         """How long a compute op takes; `inputs` are the specs of its tensor arguments, in order."""
         return compute.op_us(self, op, inputs)
+
+    def said_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float | None:
+        """Nobody measured single ops that are fused: a machine knows their bytes only."""
+        return None
 
     # Communication
 
@@ -126,7 +135,8 @@ class Machine:
             return 0.0
         ranks = min(placement.size, measured[-1].ranks)
         share = ranks / placement.size if kind == "all_to_all" else 1.0
-        nbytes = min(total_bytes * share, *(curve.bytes[-1] for curve in measured))
+        used = [curve for curve in measured if curve.ranks == ranks] or measured
+        nbytes = min(total_bytes * share, *(curve.bytes[-1] for curve in used))
         return measured_us(measured, ranks, nbytes, self.name) or 0.0
 
     def _measured_us(self, kind: str, nodes: int, ranks: int, nbytes: float) -> float | None:

@@ -32,6 +32,9 @@ class HardwareModel(CostModel, Protocol):
     def compute_slowdown(self) -> float:
         """The factor, at least 1, by which compute takes longer while anything is communicated."""
 
+    def said_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float | None:
+        """The time of an op that would be fused, if somebody measured or set it; None if its bytes tell."""
+
     def moved_us(self, nbytes: int) -> float:
         """How long a kernel takes that does nothing but read and write so many bytes; without the launch."""
 

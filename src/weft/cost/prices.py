@@ -1,7 +1,7 @@
 """What every op of a Program takes, on a given cost model.
 
-A plain CostModel is asked for every op. On a HardwareModel the ops of a fused region share a kernel: it is launched
-once, reads once what comes from outside and writes once what is used outside. Each op pays for what it is the first
+A plain CostModel is asked for every op. On a HardwareModel the ops of a fused region share a kernel, unless their times
+were said: it is launched once, reads once what comes from outside and writes once what is used outside. Each op pays for what it is the first
 to read and to write there, in an order that depends on what uses what and not on the order of the Program. So a legal
 reordering changes no price.
 """
@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import TypeAlias
 
 from weft.analysis.fusion import Fusion, fusion
 from weft.analysis.kernels import Kernel, input_specs, kernel
@@ -21,9 +20,7 @@ from weft.cost.compute import known
 from weft.cost.model import CostModel, HardwareModel
 from weft.cost.regions import Regions
 from weft.errors import CostError
-from weft.ir.args import Arg, Ref, map_leaves
-from weft.ir.program import Op, Program
-from weft.ir.specs import TensorSpec
+from weft.ir.program import Program
 
 
 @dataclass(frozen=True)
@@ -45,10 +42,7 @@ class Prices:
 
 
 def prices(program: Program, cost: CostModel) -> Prices:
-    """The prices of all ops. Raises CostError where the cost model gives an impossible time.
-
-    Ops with the same target, arguments and specs are asked for once: a cost model cannot tell them apart.
-    """
+    """The prices of all ops. Raises CostError where the cost model gives an impossible time."""
     hardware = cost if isinstance(cost, HardwareModel) else None
     comm_us, links = _communication(program, cost, hardware)
     if hardware is None:
@@ -66,37 +60,14 @@ def prices(program: Program, cost: CostModel) -> Prices:
 
 # Ops alone
 
-Key: TypeAlias = tuple[object, ...]
-
 
 def _alone(program: Program, cost: CostModel, chosen: Sequence[bool]) -> list[float]:
     """The price of each chosen op by itself, 0 for all others."""
-    asked: dict[Key, float] = {}
     us = [0.0] * len(program)
     for position, op in enumerate(program.ops):
         if chosen[position]:
-            inputs = input_specs(program, op)
-            key = _key(op, inputs)
-            if key not in asked:
-                asked[key] = _checked(cost.op_us(op, inputs), f"op_us of %{op.name} ({op.target})")
-            us[position] = asked[key]
+            us[position] = _checked(cost.op_us(op, input_specs(program, op)), f"op_us of %{op.name} ({op.target})")
     return us
-
-
-def _key(op: Op, inputs: tuple[TensorSpec, ...]) -> Key:
-    """What a price may depend on: everything but names and origins."""
-    args = tuple([_without_names(arg) for arg in op.args])
-    kwargs = tuple([(name, _without_names(arg)) for name, arg in op.kwargs.items()])
-    return op.target, inputs, op.out, args, kwargs
-
-
-def _without_names(arg: Arg) -> Arg:
-    if isinstance(arg, Ref):
-        return _SOMETHING
-    return map_leaves(arg, lambda leaf: _SOMETHING if isinstance(leaf, Ref) else leaf)
-
-
-_SOMETHING = Ref("")
 
 
 # Communication
@@ -132,7 +103,7 @@ def _checked(us: float, what: str, least: float = 0.0) -> float:
 
 
 def _fused(program: Program, hardware: HardwareModel, fused: Fusion) -> Iterator[tuple[int, float]]:
-    """What each op of each region pays: its part of the bytes, and the first one the launch."""
+    """What each op of each region pays: what was said of it, or its part of the bytes, and the first one the launch."""
     launch = _checked(hardware.launch_us, "launch_us")
     regions = Regions(program, fused)
     asked: dict[int, float] = {}
@@ -142,7 +113,17 @@ def _fused(program: Program, hardware: HardwareModel, fused: Fusion) -> Iterator
         if whole not in asked:
             what = f"moved_us of the {whole} bytes around %{program.ops[members[0]].name}"
             asked[whole] = _checked(hardware.moved_us(whole), what)
-        yield members[0], launch
+        said = {place: us for place in members if (us := _said(program, hardware, place)) is not None}
+        yield from said.items()
+        if len(said) < len(members):
+            yield next(place for place in members if place not in said), launch
         for position, nbytes in zip(members, moved, strict=True):
-            if nbytes:
+            if nbytes and position not in said:
                 yield position, asked[whole] * (nbytes / whole)
+
+
+def _said(program: Program, hardware: HardwareModel, position: int) -> float | None:
+    """What is known of a fused op by itself, if anything is."""
+    op = program.ops[position]
+    us = hardware.said_us(op, input_specs(program, op))
+    return None if us is None else _checked(us, f"said_us of %{op.name} ({op.target})")

@@ -22,6 +22,10 @@ class Device(Protocol):
     def launch_us(self) -> float:
         """What a kernel takes even if it does nothing."""
 
+    @property
+    def attention_efficiency(self) -> float:
+        """The rate of fused attention, as a part of that of a matmul with as much arithmetic."""
+
     def moved_us(self, nbytes: int) -> float:
         """How long it takes to read and write so many bytes, without the launch."""
 
@@ -133,14 +137,15 @@ def _unrolled(
 def _fused_products(device: Device, op: Op, inputs: Inputs, work: float) -> float:
     """So many multiplications in one kernel that reads and writes its arguments and results once.
 
-    They run as fast as in a cube of a matmul with as many: the intermediate results need no memory, so the shape of
-    the single products does not count.
+    They run at a part of the rate of a cube of a matmul with as many: the intermediate results need no memory, so the
+    shape of the single products does not count, but the softmax between them takes its time.
     """
     least = _bytes_us(device, op, inputs)
     side = round(cbrt(work))
     if side == 0:
         return least
-    return max(device.matmul_us(inputs[1].dtype, 1, side, side, side) * (work / side**3), least)
+    whole = device.matmul_us(inputs[1].dtype, 1, side, side, side) * (work / side**3)
+    return max(whole / device.attention_efficiency, least)
 
 
 def _product(device: Device, op: Op, factor: TensorSpec, b: int, m: int, n: int, k: int) -> float:

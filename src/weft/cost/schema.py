@@ -29,6 +29,7 @@ class Accelerator:
     launch_us: float
     f32_matmuls: str
     matmul_efficiency: float
+    attention_efficiency: float
     tflops: Mapping[str, float]
 
 
@@ -37,7 +38,7 @@ def accelerator(root: Table) -> Accelerator:
     table = root.table("accelerator")
     table.only(
         "name", "memory_gb", "memory_gb_per_s", "memory_efficiency", "launch_us", "f32_matmuls", "matmul_efficiency",
-        "tflops",
+        "attention_efficiency", "tflops",
     )  # fmt: skip
     tflops = _tflops(table.table("tflops"))
     f32_matmuls = table.text("f32_matmuls") if "f32_matmuls" in table.values else "f32"
@@ -51,6 +52,7 @@ def accelerator(root: Table) -> Accelerator:
         launch_us=table.at_least("launch_us", 0),
         f32_matmuls=f32_matmuls,
         matmul_efficiency=table.number("matmul_efficiency", high=1, default=0.7),
+        attention_efficiency=table.number("attention_efficiency", high=1, default=0.65),
         tflops=tflops,
     )
 
