@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": {"passes", "verify", "ir", "errors"},
     "fx": {"ir", "errors"},
     "parallel": {"errors"},
-    "run": {"fx", "pipeline", "ir", "analysis", "errors"},
+    "run": {"fx", "pipeline", "cost", "ir", "analysis", "errors"},
     "report": {"ir", "analysis", "sim", "errors"},
     "cli": {"fx", "run", "pipeline", "passes", "verify", "report", "sim", "cost", "analysis", "ir", "errors", ""},
     "": {"errors", "ir", "cost", "sim", "passes", "verify", "fx"},  # weft/__init__.py, the public names

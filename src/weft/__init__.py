@@ -8,20 +8,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from weft.cost import Machine
+from weft.cost import Estimates, Machine, Profile
 from weft.errors import (
+    CostError,
     GraphError,
+    MachineError,
     OptionError,
     ParseError,
     PassError,
     PlanError,
+    ProfileError,
     ProgramError,
     VerifyError,
     WeftError,
+    WeftWarning,
 )
 from weft.ir import Collective, Editor, Group, Op, Program, Ref, TensorSpec, Traits, parse, print_op, print_program
 from weft.passes import PASSES, Plan, Remark, parse_pipeline
-
 from weft.sim import Timeline, simulate
 
 # This rebinds the package's attribute from the module of that name to the function, which is what people call.
@@ -36,16 +39,21 @@ __all__ = [
     "PASSES",
     "Collective",
     "Compiled",
+    "CostError",
     "Editor",
+    "Estimates",
     "GraphError",
     "Group",
     "Machine",
+    "MachineError",
     "Op",
     "OptionError",
     "ParseError",
     "PassError",
     "Plan",
     "PlanError",
+    "Profile",
+    "ProfileError",
     "Program",
     "ProgramError",
     "Ref",
@@ -55,6 +63,7 @@ __all__ = [
     "Traits",
     "VerifyError",
     "WeftError",
+    "WeftWarning",
     "capture",
     "capture_compiled",
     "from_fx",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import click
 
-from weft.errors import PassError, VerifyError, WeftError, visible
+from weft.errors import PassError, VerifyError, WeftError, WeftWarning, visible
 from weft.ir.parser import parse
 from weft.ir.program import Program
 
@@ -35,9 +37,15 @@ def read_program(path: str) -> Program:
 
 @contextmanager
 def reported(as_json: bool) -> Iterator[None]:
-    """Print a WeftError as its message, or as JSON, and leave with the exit code that it stands for."""
+    """Print a WeftError as its message, or as JSON, and leave with the exit code that it stands for.
+
+    What Weft warns of goes to standard error, each thing once.
+    """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("once", WeftWarning)
+            warnings.showwarning = _warned
+            yield
     except WeftError as error:
         code = UNSAFE if isinstance(error, VerifyError | PassError) else BAD_INPUT
         if as_json:
@@ -45,6 +53,18 @@ def reported(as_json: bool) -> Iterator[None]:
         else:
             say(f"weft: {error}")
         sys.exit(code)
+
+
+def _warned(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """What Python calls to show a warning: where in Weft it was raised is of no use to a reader."""
+    say(f"weft: warning: {message}")
 
 
 def say(text: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from weft.cli.common import read_program, reported, say
-from weft.cost import Machine
+from weft.cost import CostModel, Estimates, Machine, Profile, coverage, warn_if_partial
 from weft.errors import visible
+from weft.ir.program import Program
 from weft.report import lanes
 from weft.sim import Timeline, simulate
 from weft.verify import verify
@@ -19,16 +20,20 @@ _SHOWN = 10  # exposed collectives that are worth a line each
 
 @click.command(name="simulate")
 @click.option("-m", "--machine", default="h100-ib400", show_default=True, help="A preset, or a file.")
+@click.option(
+    "--profile", "traces", multiple=True, help="A trace of torch.profiler with better times; one for each rank."
+)
 @click.option("--lanes", "draw", is_flag=True, help="Draw the timeline with characters.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @click.argument("program")
-def command(machine: str, draw: bool, as_json: bool, program: str) -> None:
+def command(machine: str, traces: tuple[str, ...], draw: bool, as_json: bool, program: str) -> None:
     """Simulate the step in PROGRAM (a file, or - for standard input) on a machine that need not be there.
 
     \b
     Example:
         weft simulate --machine h100-ib400 step.weft
         weft opt -p hoist_starts step.weft | weft simulate --lanes -
+        weft simulate --profile rank0.json --profile rank1.json step.weft
     \b
     A collective is exposed for as long as the compute stream does nothing but wait for it. The bound is proved: no
     legal order, bucketing or splitting of this program makes the step shorter on this machine.
@@ -36,13 +41,23 @@ def command(machine: str, draw: bool, as_json: bool, program: str) -> None:
     with reported(as_json):
         step = read_program(program)
         verify(step)
-        timeline = simulate(step, Machine.load(machine))
+        timeline = simulate(step, _cost(step, Machine.load(machine), traces))
         if as_json:
             click.echo(json.dumps(_content(timeline), indent=1))
         elif draw:
             click.echo(lanes(timeline), nl=False)
         else:
             _print(timeline)
+
+
+def _cost(step: Program, machine: Machine, traces: tuple[str, ...]) -> CostModel:
+    """The machine, behind the traces if there are any; a warning says what they do not know."""
+    if not traces:
+        return machine
+    profile = Profile.load(*traces)
+    estimates = Estimates(machine, compute_estimator="profile", collective_estimator="profile", profile=profile)
+    warn_if_partial(coverage(step, estimates))
+    return estimates
 
 
 def _content(timeline: Timeline) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """What every op of a Program takes, on a given cost model.
 
 A plain CostModel is asked for every op. On a HardwareModel the ops of a fused region share a kernel, unless their times
-were said: it is launched once, reads once what comes from outside and writes once what is used outside. Each op pays for what it is the first
-to read and to write there, in an order that depends on what uses what and not on the order of the Program. So a legal
-reordering changes no price.
+were said: it is launched once, reads once what comes from outside and writes once what is used outside. Each op pays
+for what it is the first to read and to write there, in an order that depends on what uses what and not on the order of
+the Program. So a legal reordering changes no price.
 """
 
 from __future__ import annotations
