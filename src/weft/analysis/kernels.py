@@ -45,6 +45,11 @@ def input_specs(program: Program, op: Op) -> tuple[TensorSpec, ...]:
     return tuple([spec for out in made for spec in out if isinstance(spec, TensorSpec)])
 
 
+def only_moves(op: Op) -> bool:
+    """Whether an op moves data and computes nothing: a view, a copy, a cast, a concatenation."""
+    return op.traits.is_view or op.traits.copies or op.target in MOVES
+
+
 def read_refs(op: Op) -> tuple[Ref, ...]:
     """The arguments whose elements an op reads, in order: some are only overwritten, or asked for their shape."""
     if op.target not in UNREAD:
@@ -88,6 +93,13 @@ def _copies(op: Op, inputs: tuple[TensorSpec, ...]) -> bool:
 # Copies where the layout does not allow a view.
 RELAYOUTS = frozenset(
     "aten.contiguous.default aten.flatten.using_ints aten.reshape.default aten.reshape_as.default".split()
+)
+
+MOVES = frozenset(
+    """
+    aten._to_copy.default aten.cat.default aten.clone.default aten.constant_pad_nd.default getitem
+    prims.convert_element_type.default wait
+    """.split()
 )
 
 # They look at shapes, or make memory that nobody has filled.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.passes.base import Context, Pass, Plan, Remark, Step
+from weft.passes.bucket import BucketPass
 from weft.passes.hoist_starts import HoistStarts
 from weft.passes.options import make_pass, parse_pipeline, pass_text
 from weft.passes.sink_waits import SinkWaits
@@ -14,4 +15,5 @@ __all__ = ["PASSES", "Context", "Pass", "Plan", "Remark", "Step", "make_pass", "
 PASSES: Mapping[str, type[Pass]] = {
     SinkWaits.name: SinkWaits,
     HoistStarts.name: HoistStarts,
+    BucketPass.name: BucketPass,
 }

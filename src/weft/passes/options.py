@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -103,6 +103,8 @@ def _value_text(value: Any) -> str:
         return f"[{', '.join(map(_value_text, value))}]"
     if value is None:
         return "none"
+    if callable(value):  # it has no text; its name tells people, and plans that differ say so in their steps
+        return json.dumps(f"function {getattr(value, '__qualname__', type(value).__qualname__)}")
     if isinstance(value, float):
         # 25 and 25.0 are the same option, so they must be the same text: plans are compared by it.
         return str(int(value)) if value.is_integer() and abs(value) < _EXACT else str(value)
@@ -113,6 +115,8 @@ def _fits(value: Any, wanted: Any) -> bool:
     origin = get_origin(wanted)
     if origin in (Union, types.UnionType):
         return any(_fits(value, choice) for choice in get_args(wanted))
+    if origin is Callable:
+        return callable(value)
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(item, get_args(wanted)[0]) for item in value)
     if isinstance(value, bool) or wanted is bool:

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
+from weft.analysis.kernels import only_moves
 from weft.ir.program import Op, Program
-
-# Ops that only move data: a cut goes through them.
-_MOVES = frozenset(
-    """
-    aten._to_copy.default aten.cat.default aten.clone.default aten.constant_pad_nd.default getitem
-    prims.convert_element_type.default wait
-    """.split()
-)
 
 
 def cuts(program: Program) -> list[frozenset[int]]:
@@ -44,16 +37,11 @@ def _data(program: Program) -> tuple[list[list[int]], list[list[int]]]:
     return before, after
 
 
-def is_move(op: Op) -> bool:
-    """Whether an op only moves data: a view, a copy, a cast, a concatenation."""
-    return op.traits.is_view or op.traits.copies or op.target in _MOVES
-
-
 def _given(program: Program, before: list[list[int]]) -> list[bool]:
     """Whether an op's result is there without computing: inputs, and what is only moved or communicated."""
     found: list[bool] = []
     for position, op in enumerate(program.ops):
-        plain = op.target in ("input", "get_attr") or op.is_start or is_move(op)
+        plain = op.target in ("input", "get_attr") or op.is_start or only_moves(op)
         found.append(plain and all(found[other] for other in before[position]))
     return found
 
@@ -63,7 +51,7 @@ def _reached(start: int, neighbours: list[list[int]], ops: tuple[Op, ...]) -> se
     found, todo = {start}, [start]
     while todo:
         place = todo.pop()
-        if place != start and not is_move(ops[place]):
+        if place != start and not only_moves(ops[place]):
             continue
         fresh = [other for other in neighbours[place] if other not in found and not ops[other].is_input]
         found.update(fresh)

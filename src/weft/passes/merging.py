@@ -1,0 +1,230 @@
+"""Several collectives as one: what is put in front of it, and how each member's result is taken out of it.
+
+A way to merge takes a `Site`, where new ops go, and returns for each member the op that stands for its waits. In a
+buffer that is sent to each rank, or received from each, a member has a part in the row of every rank: such a buffer is
+[ranks, elements], any other [elements].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from weft.ir.args import Arg, Dtype, Ref
+from weft.ir.dims import Dim
+from weft.ir.editor import Editor
+from weft.ir.program import Collective, Op, Program
+from weft.ir.specs import DTYPES, Spec, TensorSpec
+from weft.ir.targets import traits_of
+from weft.passes.windows import Window
+
+Place = tuple[int, int, int]  # a position of the program; before it (0), the op there (1), behind it (2); and a number
+
+_SENT_TO_EACH = ("reduce_scatter", "all_to_all")
+_RECEIVED_FROM_EACH = ("all_gather", "all_to_all")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Collectives to be merged, the position behind which they are launched, and the way, one of `WAYS`."""
+
+    members: tuple[Window, ...]
+    launch: int
+    way: str
+
+
+def merge(program: Program, buckets: Sequence[Bucket], stamp: str) -> Program:
+    """The program with every bucket merged. Each must be launched in the window of all its members."""
+    editor, numbers = Editor(program), count()
+    places: dict[str, Place] = {op.name: (position, 1, 0) for position, op in enumerate(program.ops)}
+    for bucket in buckets:
+        site = Site(program, editor, bucket, places, numbers)
+        for position in sorted({place for member in bucket.members for place in member.prelude}):
+            if position > bucket.launch:
+                site.move(position, site.at_launch)
+        results = WAYS[bucket.way](site)
+        for member in bucket.members:
+            for position in member.family:
+                if position < member.due:
+                    site.move(position, site.before_use(member))
+            for wait in site.waits(member):
+                editor.remove(wait, use=results[member.start.name].name)
+            editor.remove(member.start.name)
+    editor.reorder(sorted((op.name for op in editor), key=places.__getitem__))
+    return editor.finish(stamp)
+
+
+@dataclass
+class Site:
+    """Where a bucket is built. New ops go to the launch or before the first use of a member, each behind the last."""
+
+    program: Program
+    editor: Editor
+    bucket: Bucket
+    places: dict[str, Place]  # of every op: what the program is sorted by in the end
+    numbers: Iterator[int]
+    starts: list[Op] = field(init=False)
+    comm: Collective = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.starts = [member.start for member in self.bucket.members]
+        comm = self.starts[0].comm
+        assert comm is not None, "a start communicates"
+        self.comm = comm
+
+    @property
+    def at_launch(self) -> tuple[int, int]:
+        return self.bucket.launch, 2
+
+    def before_use(self, member: Window | None = None) -> tuple[int, int]:
+        """Before the first op that uses the result of a member, or of any of them."""
+        return min(one.due for one in ((member,) if member else self.bucket.members)), 0
+
+    def waits(self, member: Window) -> list[str]:
+        family = [self.program.ops[position] for position in member.family]
+        return [op.name for op in family if op.is_wait]
+
+    def add(
+        self, where: tuple[int, int], name: str, target: str, *args: Arg, out: Sequence[Spec], of: Sequence[str] = ()
+    ) -> Ref:
+        """Put in a new op, which stands for the ops `of`. It comes from where they do, or else the first member."""
+        comm = self.comm if target == self.starts[0].target else None
+        origin = self.program[of[0] if of else self.starts[0].name].origin
+        op = Op(name, target, args, {}, tuple(out), traits_of(target), comm, origin, tuple(of))
+        ref = self.editor.insert_before(self.program.ops[0].name, op)  # the order is settled at the end
+        self.places[ref.name] = (*where, next(self.numbers))
+        return ref
+
+    def move(self, position: int, where: tuple[int, int]) -> None:
+        """Put an op of the program elsewhere."""
+        self.places[self.program.ops[position].name] = (*where, next(self.numbers))
+
+    def spec(self, ref: Ref) -> TensorSpec:
+        (spec,) = self.editor[ref.name].out
+        assert isinstance(spec, TensorSpec)
+        return spec
+
+    def view(
+        self, where: tuple[int, int], name: str, value: Ref, shape: tuple[Dim, ...], of: Sequence[str] = ()
+    ) -> Ref:
+        """A value in another shape: a view where its layout allows that, else a copy."""
+        spec = self.spec(value)
+        target = "aten.view.default" if spec.strides is None else "aten.reshape.default"
+        return self.add(where, name, target, value, shape, out=(TensorSpec(shape, spec.dtype),), of=of)
+
+    def cast_view(self, where: tuple[int, int], name: str, value: Ref, dtype: str) -> Ref:
+        """The bytes of a flat value as another dtype."""
+        spec = self.spec(value)
+        if spec.dtype == dtype:
+            return value
+        size = spec.numel * DTYPES[spec.dtype] // DTYPES[dtype]
+        return self.add(where, name, "aten.view.dtype", value, Dtype(dtype), out=(TensorSpec((size,), dtype),))
+
+
+def concatenated(site: Site) -> Mapping[str, Ref]:
+    """The members' inputs are copied into one buffer, and their results are parts of the result."""
+    return _through_a_buffer(site, site.spec(_sent(site.starts[0])).dtype)
+
+
+def as_bytes(site: Site) -> Mapping[str, Ref]:
+    """The same for members of any dtypes, whose bytes are gathered as bytes."""
+    return _through_a_buffer(site, "u8")
+
+
+def coalesced(site: Site) -> Mapping[str, Ref]:
+    """One call of the backend's own for all members: no copies, a result for each."""
+    first = site.starts[0]
+    results = tuple(spec for start in site.starts for spec in start.out)
+    sent = tuple(start.args[0] for start in site.starts)
+    names = [start.name for start in site.starts]
+    bucket = site.add(site.at_launch, "bucket", first.target, sent, *first.args[1:], out=results, of=names)
+    found: dict[str, Ref] = {}
+    for index, member in enumerate(site.bucket.members):
+        own, name = member.start.out, member.start.name
+        part = site.add(site.at_launch, "part", "getitem", bucket, index, out=own, of=(name,))
+        found[name] = site.add(site.before_use(member), "done", "wait", part, out=own, of=site.waits(member))
+    return found
+
+
+WAYS: Mapping[str, Callable[[Site], Mapping[str, Ref]]] = {
+    "default": concatenated,
+    "multidtype": as_bytes,
+    "coalesced": coalesced,
+}
+
+
+def _through_a_buffer(site: Site, dtype: str) -> Mapping[str, Ref]:
+    sizes = [_elements(site, start, dtype) for start in site.starts]
+    done = _launched(site, _packed(site, sizes, dtype), dtype)
+    if site.comm.kind in _RECEIVED_FROM_EACH:
+        done = site.view(site.before_use(), "rows", done, (site.comm.group.size, _sum(sizes)))
+    found: dict[str, Ref] = {}
+    begin: Dim = 0
+    for member, size in zip(site.bucket.members, sizes, strict=True):
+        found[member.start.name] = _taken(site, member, done, begin, size)
+        begin = begin + size
+    return found
+
+
+def _packed(site: Site, sizes: Sequence[Dim], dtype: str) -> Ref:
+    """The flat buffer that is sent."""
+    ranks, rows = site.comm.group.size, []
+    by_rank = site.comm.kind in _SENT_TO_EACH
+    for start, size in zip(site.starts, sizes, strict=True):
+        row = site.view(
+            site.at_launch, "flat", _sent(start), (ranks, size) if by_rank else (site.spec(_sent(start)).numel,)
+        )
+        rows.append(site.cast_view(site.at_launch, "bytes", row, dtype))
+    shape: tuple[Dim, ...] = (ranks, _sum(sizes)) if by_rank else (_sum(sizes),)
+    along = (1,) if by_rank else ()
+    out = (TensorSpec(shape, dtype),)
+    packed = site.add(site.at_launch, "packed", "aten.cat.default", tuple(rows), *along, out=out)
+    return site.view(site.at_launch, "flat", packed, (ranks * _sum(sizes),)) if by_rank else packed
+
+
+def _launched(site: Site, packed: Ref, dtype: str) -> Ref:
+    """The collective on a flat buffer, and its wait."""
+    ranks, kind, (size,) = site.comm.group.size, site.comm.kind, site.spec(packed).shape
+    got: Mapping[str, Dim] = {"all_gather": size * ranks, "reduce_scatter": size // ranks}
+    out = (TensorSpec((got.get(kind, size),), dtype),)
+    splits: tuple[Arg, ...] = ((size // ranks,) * ranks,) * 2 if kind == "all_to_all" else ()
+    names = [start.name for start in site.starts]
+    bucket = site.add(site.at_launch, "bucket", site.starts[0].target, packed, *splits, out=out, of=names)
+    waits = [wait for member in site.bucket.members for wait in site.waits(member)]
+    return site.add(site.before_use(), "bucket_done", "wait", bucket, out=out, of=waits)
+
+
+def _taken(site: Site, member: Window, done: Ref, begin: Dim, size: Dim) -> Ref:
+    """A member's part of the result, in the shape that its own result had."""
+    where, spec = site.before_use(member), site.spec(done)
+    (result,) = member.start.out
+    assert isinstance(result, TensorSpec)
+    last = len(spec.shape) - 1
+    shape = (*spec.shape[:last], size)
+    apart = None if last == 0 or size == spec.shape[last] else (spec.shape[last], 1)
+    out = (TensorSpec(shape, spec.dtype, apart),)
+    part = site.add(where, "part", "aten.slice.Tensor", done, last, begin, begin + size, out=out)
+    if result.dtype != spec.dtype:
+        part = site.view(where, "together", part, (spec.shape[0] * size,))
+        part = site.cast_view(where, "typed", part, result.dtype)
+    return site.view(where, "taken", part, result.shape, of=site.waits(member))
+
+
+def _elements(site: Site, start: Op, dtype: str) -> Dim:
+    """How many elements of a dtype a member has in a row of the buffer."""
+    spec = site.spec(_sent(start))
+    rows = site.comm.group.size if site.comm.kind in _SENT_TO_EACH else 1
+    return spec.numel * DTYPES[spec.dtype] // DTYPES[dtype] // rows
+
+
+def _sent(start: Op) -> Ref:
+    assert isinstance(start.args[0], Ref), f"%{start.name} is given one tensor, or it would not be in a bucket"
+    return start.args[0]
+
+
+def _sum(sizes: Sequence[Dim]) -> Dim:
+    total: Dim = 0
+    for size in sizes:
+        total = total + size
+    return total

@@ -1,0 +1,101 @@
+"""Where a collective may stand if everything but collectives, and what belongs to them, stays where it is.
+
+A start takes along what only prepares its input (its *prelude*: views and casts that nobody else uses). Behind it come
+its waits and all that is made of its result alone, element by element (its *family*: views, casts, scaling), down to
+the first op that is no such thing. So any set of collectives may be launched together at a place that is in the window
+of each, and such places never contradict each other, whatever other sets are launched where.
+
+Why they never do: all other ops keep their order. Suppose that a collective x needs the result of another one, y. If
+an op that stays lies between them, y stands before that op and x behind it. If x is given a member of y's family, then
+x does not move up (`ready` is its own place), and y stands before the place where x was (`due`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.analysis.dependencies import dependencies
+from weft.analysis.kernels import KERNELS, Kernel, only_moves
+from weft.analysis.pairs import pairs
+from weft.ir.program import Op, Program
+
+
+@dataclass(frozen=True)
+class Window:
+    """A collective may be launched directly behind any position q of the program with `ready` <= q < `due`.
+
+    `prelude` and `family` are the positions of the ops that come along, in order; the waits are among the family.
+    """
+
+    start: Op
+    position: int
+    ready: int
+    due: int
+    prelude: tuple[int, ...]
+    family: tuple[int, ...]
+
+
+def windows(program: Program) -> Mapping[str, Window]:
+    """The window of each start that somebody waits for, in program order."""
+    return program.fact(_windows)
+
+
+def _windows(program: Program) -> Mapping[str, Window]:
+    before = dependencies(program).before
+    after = dependencies(program).after()
+    waits = pairs(program).waits
+    owner = _owners(program)
+    families: dict[int, list[int]] = {}
+    for position, start in owner.items():
+        families.setdefault(start, []).append(position)
+    inputs_end = max((program.index[op.name] for op in program.inputs), default=-1)
+    found = {}
+    for op in program.starts:
+        if not waits[op.name]:
+            continue
+        position = program.index[op.name]
+        prelude = _prelude(program, position, after, owner)
+        moving = {position, *prelude}
+        needed = {other for place in moving for other in before[place]} - moving
+        ready = position if any(other in owner for other in needed) else max({inputs_end, *needed})
+        family = families[position]
+        users = {other for place in family for other in after[place]} - {*family}
+        found[op.name] = Window(
+            op, position, ready, min(users, default=len(program)), tuple(sorted(prelude)), tuple(family[1:])
+        )
+    return found
+
+
+def _owners(program: Program) -> dict[int, int]:
+    """For each op of the family of a start, and for the start itself, the position of the start."""
+    index = program.index
+    owner: dict[int, int] = {}
+    for position, op in enumerate(program.ops):
+        if op.is_start:
+            owner[position] = position
+            continue
+        whose = {owner.get(index[ref.name], -1) for ref in op.refs() if ref.name in index}
+        if len(whose) == 1 and -1 not in whose and _follows(op):
+            owner[position] = whose.pop()
+    return owner
+
+
+def _follows(op: Op) -> bool:
+    """Whether an op may go wherever its only argument goes: it has no effect, and gives an element for an element."""
+    effects = op.traits.mutates or op.traits.random or op.traits.barrier
+    return op.is_wait or op.traits.is_view or (KERNELS.get(op.target) is Kernel.POINTWISE and not effects)
+
+
+def _prelude(program: Program, position: int, after: list[list[int]], owner: Mapping[int, int]) -> list[int]:
+    """The chain of ops that only move data and that make the input of a start, for it alone."""
+    found: list[int] = []
+    at = position
+    while True:
+        used = {program.index[ref.name] for ref in program.ops[at].refs() if ref.name in program.index}
+        if len(used) != 1:
+            return found
+        (at,) = used
+        if at in owner or len(after[at]) != 1 or not only_moves(program.ops[at]):
+            return found
+        found.append(at)
