@@ -148,10 +148,10 @@ def test_what_is_printed_is_read_back(made: Bucket) -> None:
         ("bucket{eager=1}", "bucket: eager must be bool, not 1"),
         ("bucket{mode=3}", "bucket: mode must be str, not 3"),
         ("bucket{mode=none}", "bucket: mode must be str, not None"),
-        ("bucket{group=[dp]}", "bucket: group must be str | None, not ('dp',)"),
-        ("bucket{kinds=all_gather}", "bucket: kinds must be tuple[str, ...], not 'all_gather'"),
-        ("bucket{kinds=[1]}", "bucket: kinds must be tuple[str, ...], not (1,)"),
-        ("bucket{kinds=[[a]]}", "bucket: kinds must be tuple[str, ...], not (('a',),)"),
+        ("bucket{group=[dp]}", "bucket: group must be str or none, not ('dp',)"),
+        ("bucket{kinds=all_gather}", "bucket: kinds must be a list of str, not 'all_gather'"),
+        ("bucket{kinds=[1]}", "bucket: kinds must be a list of str, not (1,)"),
+        ("bucket{kinds=[[a]]}", "bucket: kinds must be a list of str, not (('a',),)"),
     ],
 )
 def test_an_option_that_does_not_exist_or_does_not_fit_is_refused(text: str, message: str) -> None:

@@ -149,6 +149,7 @@ class _Choice:
         why = self._obstacle(bucket, window)
         if why is not None:
             self.why[window.start.name] = why
+            self.why.setdefault(bucket[0].start.name, f"%{window.start.name} does not go with it: {why}")
             self._numbers[self.key(window)] = self._numbers.get(self.key(window), 0) + 1
         return why is None
 
@@ -161,11 +162,16 @@ class _Choice:
         if len(bucket) == self._options.max_count:
             return f"the bucket of %{first} has {counted(len(bucket), 'collective')}, and may not have more"
         if place((*bucket, window)) is None:
-            due = min((*bucket, window), key=lambda member: member.due)
-            ready = max((*bucket, window), key=lambda member: member.ready)
-            user, maker = self._program.ops[due.due].name, self._program.ops[ready.ready].name
-            return f"%{user} needs %{due.start.name} before %{maker}, which %{ready.start.name} needs"
+            return self._apart((*bucket, window))
         return None
+
+    def _apart(self, members: Sequence[Window]) -> str:
+        """Why members have no place in common: what the last to be ready waits for, and who cannot wait so long."""
+        due = min(members, key=lambda member: member.due)
+        ready = max(members, key=lambda member: member.ready)
+        user, maker = self._program.ops[due.due].name, self._program.ops[ready.ready].name
+        late = "is given the result of another collective" if maker == ready.start.name else f"can start after %{maker}"
+        return f"%{ready.start.name} {late}, and %{user} needs %{due.start.name}"
 
 
 def _step(program: Program, bucket: Sequence[Window], mode: str) -> Step:

@@ -88,9 +88,9 @@ class Site:
     def add(
         self, where: tuple[int, int], name: str, target: str, *args: Arg, out: Sequence[Spec], of: Sequence[str] = ()
     ) -> Ref:
-        """Put in a new op, which stands for the ops `of`. It comes from where they do, or else the first member."""
+        """Put in a new op, which stands for the ops `of`. It comes from where they do."""
         comm = self.comm if target == self.starts[0].target else None
-        origin = self.program[of[0] if of else self.starts[0].name].origin
+        origin = self.program[of[0]].origin if of else ""
         op = Op(name, target, args, {}, tuple(out), traits_of(target), comm, origin, tuple(of))
         ref = self.editor.insert_before(self.program.ops[0].name, op)  # the order is settled at the end
         self.places[ref.name] = (*where, next(self.numbers))
@@ -108,8 +108,10 @@ class Site:
     def view(
         self, where: tuple[int, int], name: str, value: Ref, shape: tuple[Dim, ...], of: Sequence[str] = ()
     ) -> Ref:
-        """A value in another shape: a view where its layout allows that, else a copy."""
+        """A value in another shape: itself if it has that, a view where its layout allows it, else a copy."""
         spec = self.spec(value)
+        if spec == TensorSpec(shape, spec.dtype) and not of:
+            return value
         target = "aten.view.default" if spec.strides is None else "aten.reshape.default"
         return self.add(where, name, target, value, shape, out=(TensorSpec(shape, spec.dtype),), of=of)
 

@@ -125,4 +125,11 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def _type_text(wanted: Any) -> str:
-    return wanted.__name__ if isinstance(wanted, type) else str(wanted)
+    origin = get_origin(wanted)
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_type_text, get_args(wanted)))
+    if origin is tuple:
+        return f"a list of {_type_text(get_args(wanted)[0])}"
+    if origin is Callable:
+        return "a function"
+    return "none" if wanted is types.NoneType else str(wanted.__name__)
