@@ -56,13 +56,16 @@ def test_commands_in_the_documents_work(where: str, tmp_path: Path, monkeypatch:
     for name in ("step.weft", "before.weft", "after.weft"):
         Path(name).write_text(step)
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for line in CONSOLE[where].splitlines():
-        program, *words = shlex.split(line.removeprefix("$ "), comments=True)
+    for command, *printed in (part.splitlines() for part in CONSOLE[where].split("$ ")[1:]):
+        program, *words = shlex.split(command, comments=True)
         if program == "make":
             assert words[0] in targets
-        else:
-            assert program == "weft"
-            assert CliRunner().invoke(main, words, catch_exceptions=False).exit_code == 0
+            continue
+        assert program == "weft"
+        outcome = CliRunner().invoke(main, words, catch_exceptions=False)
+        assert outcome.exit_code == 0
+        if printed:
+            assert outcome.stdout.splitlines() == printed
 
 
 def test_links_in_the_documents_lead_somewhere() -> None:
