@@ -14,7 +14,7 @@ import argparse
 import textwrap
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
@@ -24,9 +24,12 @@ from typing import TypeVar
 from bench import fitting
 from bench.measured import Matmul, Timed, collectives, matmuls, torch_collective_us
 from weft.cost.analytic import analytic_us
+from weft.cost.curves import Curve
+from weft.cost.fitting import monotone
 from weft.cost.machine import Machine
 from weft.cost.matmul import Surface, flop_us
 from weft.cost.topology import place
+from weft.cost.writing import curve_text, surface_text
 from weft.errors import WeftWarning
 
 DATA = Path("../shared/data")
@@ -95,10 +98,12 @@ def fit(recipe: Recipe, timed: list[Timed], shapes: list[Matmul]) -> str:
     for row in timed:
         if row.device == recipe.links:
             points[row.kind, row.ranks].append((row.nbytes * recipe.reach, row.us))
-    pieces += [_curve_text(kind, ranks, fitting.knots(points[kind, ranks])) for kind, ranks in sorted(points)]
+    for kind, ranks in sorted(points):
+        sizes, us = zip(*fitting.knots(points[kind, ranks]), strict=True)
+        pieces.append(f"\n{curve_text(Curve(kind, ranks, 1, sizes, us))}")
     for dtype in ("f32", "bf16", "f8e4m3fn"):
         rows = [row for row in shapes if (row.device, row.dtype) == (recipe.maths, dtype)]
-        pieces += [_surface_text(one) for one in _surfaces(dtype, rows, machine, reference)]
+        pieces += [f"\n{surface_text(one)}" for one in _surfaces(dtype, rows, machine, reference)]
     return "\n".join(pieces)
 
 
@@ -111,25 +116,6 @@ def _surfaces(dtype: str, rows: list[Matmul], machine: Machine, reference: Machi
     peak = reference.peak_tflops(dtype)
     for surface in fitting.surfaces(own, rows, peak):
         yield fitting.scaled(surface, machine.peak_tflops(own) / peak)
-
-
-def _curve_text(kind: str, ranks: int, knots: list[fitting.Point]) -> str:
-    sizes, times = zip(*knots, strict=True)
-    return (
-        f'\n[[curve]]\nkind = "{kind}"\nranks = {ranks}\n'
-        f"bytes = [{', '.join(str(round(size)) for size in sizes)}]\nus = [{_listed(times)}]"
-    )
-
-
-def _surface_text(surface: Surface) -> str:
-    batched = "" if surface.batched is None else f"batched = {str(surface.batched).lower()}\n"
-    rows = "\n".join(f"  [{_listed(row)}]," for row in surface.tflops)
-    areas, depths = (", ".join(str(round(one)) for one in some) for some in (surface.areas, surface.depths))
-    return f'\n[[matmul]]\ndtype = "{surface.dtype}"\n{batched}area = [{areas}]\nk = [{depths}]\ntflops = [\n{rows}\n]'
-
-
-def _listed(values: Iterable[float]) -> str:
-    return ", ".join(f"{float(f'{value:.4g}'):g}" for value in values)
 
 
 def fitted_file(recipe: Recipe, timed: list[Timed], shapes: list[Matmul]) -> tuple[Path, str]:
@@ -225,7 +211,7 @@ def _in_hindsight(rows: list[Timed]) -> dict[Timed, float]:
         curves[row.kind, row.ranks].append(row)
     best: dict[Timed, float] = {}
     for curve in curves.values():
-        best.update(zip(curve, fitting.monotone([row.us for row in curve]), strict=True))
+        best.update(zip(curve, monotone([row.us for row in curve]), strict=True))
     return best
 
 

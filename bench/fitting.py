@@ -1,7 +1,6 @@
 """From measured rows to a few knots: monotone curves for collectives, surfaces for matmuls.
 
-Everything minimises the relative error, which is what the presets are judged by, and in absolute value, so that a few
-rows that are far off do not bend a curve.
+Everything minimises the relative error, which is what the presets are judged by.
 """
 
 from __future__ import annotations
@@ -14,29 +13,12 @@ from math import exp, inf, log
 
 from bench.measured import Matmul
 from weft.cost.curves import Curve
+from weft.cost.fitting import middle, monotone
 from weft.cost.matmul import Surface, flop_us
 
 Point = tuple[float, float]  # bytes, microseconds
 
 _TOLERANCE = 0.04  # a knot that the line between its neighbours misses by less is left out
-
-
-def middle(values: Iterable[float]) -> float:
-    """The value v that minimises the sum of |v / value - 1|: the median, where each value weighs its inverse."""
-    ordered = sorted(values)
-    half = sum(1 / value for value in ordered) / 2
-    for value in ordered:
-        half -= 1 / value
-        if half <= 0:
-            return value
-    return ordered[-1]
-
-
-def monotone(values: Sequence[float]) -> list[float]:
-    """The rising sequence with the least sum of relative errors: the best that any curve could do on these values."""
-    count = len(values)
-    between = {(a, b): middle(values[a : b + 1]) for a in range(count) for b in range(a, count)}
-    return [max(min(between[a, b] for b in range(i, count)) for a in range(i + 1)) for i in range(count)]
 
 
 def knots(points: Iterable[Point]) -> list[Point]:

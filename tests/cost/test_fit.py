@@ -14,6 +14,7 @@ import pytest
 from bench import fit, fitting
 from bench.measured import Matmul, collectives, matmuls
 from weft.cost.curves import Curve
+from weft.cost.fitting import middle, monotone
 from weft.errors import WeftWarning
 
 HERE = Path(__file__).parents[2]
@@ -30,12 +31,12 @@ def test_the_middle_minimises_relative_errors() -> None:
         def error(guess: float, values: list[float] = values) -> float:
             return sum(abs(guess / value - 1) for value in values)
 
-        assert error(fitting.middle(values)) == pytest.approx(min(map(error, values)))
+        assert error(middle(values)) == pytest.approx(min(map(error, values)))
 
 
 def test_a_monotone_sequence_is_left_alone_and_another_becomes_one() -> None:
-    assert fitting.monotone([1, 2, 2, 5]) == [1, 2, 2, 5]
-    assert fitting.monotone([10, 11, 90, 12]) == [10, 11, 12, 12]
+    assert monotone([1, 2, 2, 5]) == [1, 2, 2, 5]
+    assert monotone([10, 11, 90, 12]) == [10, 11, 12, 12]
 
 
 def test_a_curve_with_missing_sizes_is_found_again_from_few_knots() -> None:

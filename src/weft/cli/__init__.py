@@ -7,6 +7,7 @@ from importlib import import_module
 import click
 
 _COMMANDS = {
+    "calibrate": "measure the cluster that is here, and write it down as a machine",
     "demo": "capture a small sharded model, optimise it, run both on real processes and compare",
     "machines": "list the machines that Weft knows, or show one and where its figures come from",
     "opt": "put a program through passes",
