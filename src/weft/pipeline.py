@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
+from weft.cost.model import CostModel
 from weft.errors import OptionError, PassError
 from weft.ir.program import Program
 from weft.ir.text import print_program
@@ -43,6 +44,7 @@ def run(
     program: Program,
     passes: Iterable[Pass],
     *,
+    cost: CostModel | None = None,
     verify_each: bool = True,
     reproducers: Path | None = None,
     watch: Callable[[Stage], None] = lambda stage: None,
@@ -50,15 +52,15 @@ def run(
     """Put a program through passes.
 
     A pass that raises, or whose result breaks a rule, ends the run with a PassError that names a reproducer: a file
-    in `reproducers` (by default the system's temporary directory) which `weft opt` replays. `watch` is called after
-    each pass.
+    in `reproducers` (by default the system's temporary directory) which `weft opt` replays. `cost` is for passes that
+    decide by it. `watch` is called after each pass.
     """
     stages: list[Stage] = []
     remarks = list(_barriers(program))
     for one in passes:
         before = stages[-1].program if stages else program
         try:
-            stage = _stage(before, one, verify_each)
+            stage = _stage(before, one, cost, verify_each)
         except OptionError:
             raise  # the user's, not the pass's
         except Exception as cause:
@@ -94,9 +96,9 @@ def read_replay(text: str) -> str | None:
     return words[0] if len(words) == 1 else None
 
 
-def _stage(before: Program, one: Pass, verify_each: bool) -> Stage:
+def _stage(before: Program, one: Pass, cost: CostModel | None, verify_each: bool) -> Stage:
     started = perf_counter()
-    plan = one.plan(before, Context.of(before))
+    plan = one.plan(before, Context.of(before, cost))
     planned = perf_counter()
     made = one.apply(before, plan)
     applied = perf_counter()

@@ -164,7 +164,7 @@ def test_without_passes_the_passes_are_listed(weft: Weft) -> None:
         ("", "<pipeline>:1:1: expected the name of a pass, found the end of the line"),
         ("sink", f"<pipeline>:1:1: expected a pass ({', '.join(PASSES)}), found 'sink'"),
         ("sink_waits{groups=dp}", "sink_waits has no option 'groups'; it takes: group"),
-        ("sink_waits{group=7}", "sink_waits: group must be str | None, not 7"),
+        ("sink_waits{group=7}", "sink_waits: group must be str or none, not 7"),
         ("sink_waits{group=tp}", "there is no group 'tp'; this program has: dp"),
     ],
 )

@@ -10,6 +10,7 @@ import click
 
 from weft import pipeline
 from weft.cli.common import read_text, reported, say
+from weft.cost import Machine
 from weft.errors import OptionError
 from weft.ir.parser import parse
 from weft.ir.text import print_program
@@ -19,6 +20,7 @@ from weft.verify import verify
 
 @click.command(name="opt")
 @click.option("-p", "--passes", metavar="PIPELINE", help="The passes, e.g. 'sink_waits,hoist_starts{group=dp}'.")
+@click.option("-m", "--machine", help="For passes that decide by cost: a preset, or a file.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the program here instead of printing it.")
 @click.option("--print-after-all", is_flag=True, help="Print the program after each pass to standard error.")
 @click.option("--verify/--no-verify", "verify_each", default=True, help="Check each pass's result. On by default.")
@@ -27,6 +29,7 @@ from weft.verify import verify
 @click.argument("file")
 def command(
     passes: str | None,
+    machine: str | None,
     output: str | None,
     print_after_all: bool,
     verify_each: bool,
@@ -56,6 +59,7 @@ def command(
         result = pipeline.run(
             program,
             parse_pipeline(wanted, PASSES),
+            cost=Machine.load(machine) if machine is not None else None,
             verify_each=verify_each,
             watch=_print_stage if print_after_all else lambda stage: None,
         )

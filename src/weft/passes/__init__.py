@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from weft.passes.base import Context, Pass, Plan, Remark, Step
 from weft.passes.bucket import BucketPass
+from weft.passes.bucket_auto import BucketAuto
 from weft.passes.hoist_starts import HoistStarts
 from weft.passes.options import make_pass, parse_pipeline, pass_text
 from weft.passes.sink_waits import SinkWaits
@@ -16,4 +17,5 @@ PASSES: Mapping[str, type[Pass]] = {
     SinkWaits.name: SinkWaits,
     HoistStarts.name: HoistStarts,
     BucketPass.name: BucketPass,
+    BucketAuto.name: BucketAuto,
 }

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from weft.cost.model import CostModel
 from weft.errors import OptionError, PlanError
 from weft.ir.program import Group, Program
 
@@ -82,14 +83,21 @@ class Plan:
 
 @dataclass(frozen=True)
 class Context:
-    """What a pass may know besides the program."""
+    """What a pass may know besides the program: its groups, and what things cost, if somebody said so."""
 
     groups: Mapping[str, Group] = field(default_factory=dict)
+    cost: CostModel | None = None
 
     @staticmethod
-    def of(program: Program) -> Context:
+    def of(program: Program, cost: CostModel | None = None) -> Context:
         """The context that a program brings with it."""
-        return Context({group.name: group for group in program.groups})
+        return Context({group.name: group for group in program.groups}, cost)
+
+    def needed_cost(self, pass_name: str) -> CostModel:
+        """The cost model, for a pass that cannot do without; OptionError says how to give one."""
+        if self.cost is None:
+            raise OptionError(f"{pass_name} decides by cost: say for which machine (weft opt --machine, or cost=)")
+        return self.cost
 
     def group(self, name: str) -> Group:
         """The group of that name; OptionError lists those that there are."""

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.analysis.traffic import total_bytes
-from weft.errors import OptionError, PlanError
-from weft.ir.args import Ref
-from weft.ir.program import Op, Program
-from weft.ir.specs import TensorSpec
+from weft.errors import OptionError
+from weft.ir.program import Program
 from weft.ir.text import counted
-from weft.passes.base import Context, Plan, Remark, Step, check_fits, fingerprint
+from weft.passes.base import Context, Plan, Remark, fingerprint
 from weft.passes.combine import combine, place
-from weft.passes.merging import WAYS, Bucket, merge
+from weft.passes.members import KINDS, apply_buckets, bucket_step, check_options, key_of, mergeable
 from weft.passes.options import pass_text
-from weft.passes.windows import Window, windows
-
-_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
-# What each way can merge, and whether members may differ in dtype.
-_ABLE = {"default": _KINDS, "multidtype": ("all_gather",), "coalesced": _KINDS[:3]}
+from weft.passes.windows import Window
 
 Cap = float | tuple[float, ...] | Callable[[int], float]
 
@@ -43,15 +37,11 @@ class BucketPass:
 
     cap_mb: Cap = 200.0
     max_count: int | None = None
-    kinds: tuple[str, ...] = _KINDS
+    kinds: tuple[str, ...] = KINDS
     mode: str = "default"
 
     def __post_init__(self) -> None:
-        if self.mode not in WAYS:
-            raise OptionError(f"bucket: there is no mode {self.mode!r}; there are: {', '.join(WAYS)}")
-        for kind in self.kinds:
-            if kind not in _KINDS:
-                raise OptionError(f"bucket: there is no kind {kind!r} to merge; there are: {', '.join(_KINDS)}")
+        check_options(self.name, self.kinds, self.mode)
         if self.max_count is not None and self.max_count < 1:
             raise OptionError(f"bucket: max_count must be at least 1, not {self.max_count}")
         for cap in self.cap_mb if isinstance(self.cap_mb, tuple) else ():
@@ -63,18 +53,11 @@ class BucketPass:
 
     def plan(self, program: Program, context: Context) -> Plan:
         """A step for each bucket of several collectives; a remark for each bucket, and for each that stays alone."""
-        chosen: list[Window] = []
-        remarks: list[Remark] = []
-        known = windows(program)
-        for op in program.starts:
-            why = self._refusal(op, known)
-            if why is None:
-                chosen.append(known[op.name])
-            else:
-                remarks.append(Remark(self.name, op.name, "refused", why))
+        chosen, others = mergeable(program, self.kinds, self.mode)
+        remarks = [Remark(self.name, name, "refused", why) for name, why in others.items()]
         choice = _Choice(self, program)
         buckets = combine(chosen, choice.key, choice.fits)
-        steps = [_step(program, bucket, self.mode) for bucket in buckets if len(bucket) > 1]
+        steps = [bucket_step(program, bucket, self.mode) for bucket in buckets if len(bucket) > 1]
         remarks += [self._remark(bucket, choice) for bucket in buckets]
         return Plan(pass_text(self), fingerprint(program), tuple(steps), tuple(remarks))
 
@@ -89,24 +72,6 @@ class BucketPass:
             return _checked_cap(cap(number)) * 1e6
         return (cap[min(number, len(cap) - 1)] if isinstance(cap, tuple) else cap) * 1e6
 
-    def _refusal(self, op: Op, known: Mapping[str, Window]) -> str | None:
-        """Why a start cannot be in any bucket; None if it can."""
-        assert op.comm is not None, "a start communicates"
-        kind = op.comm.kind
-        if kind not in self.kinds or kind not in _ABLE[self.mode]:
-            return f"{kind} is not among the kinds that are merged"
-        if op.target != f"{kind}.start" or op.kwargs:
-            return f"{op.target} writes to memory that is given to it"
-        if len(op.args) < 1 or not isinstance(op.args[0], Ref) or not isinstance(op.out[0], TensorSpec):
-            return "it is several collectives already"
-        if op.comm.group.size < 2:
-            return "its group has one rank"
-        if kind == "all_to_all" and len({*_splits(op)}) > 1:
-            return "it does not send as much to every rank"
-        if op.name not in known:
-            return "nobody waits for it"
-        return None
-
     def _remark(self, bucket: Sequence[Window], choice: _Choice) -> Remark:
         first = bucket[0].start
         nbytes = sum(total_bytes(member.start) for member in bucket)
@@ -118,19 +83,6 @@ class BucketPass:
         return Remark(self.name, first.name, "done", message)
 
 
-def apply_buckets(program: Program, plan: Plan) -> Program:
-    """The program with the buckets of a plan merged."""
-    check_fits(plan, program)
-    known = windows(program)
-    buckets = []
-    for step in plan.steps:
-        where, way = step.detail.get("after"), step.detail.get("way")
-        if step.verb != "bucket" or where not in program or way not in WAYS or any(op not in known for op in step.ops):
-            raise PlanError(f"not a bucket, or one that this program does not have: {step}")
-        buckets.append(Bucket(tuple(known[op] for op in step.ops), program.index[str(where)], str(way)))
-    return merge(program, buckets, plan.pass_text)
-
-
 class _Choice:
     """Which collective goes with which, and, of those that begin a new bucket, why."""
 
@@ -140,10 +92,7 @@ class _Choice:
         self.why: dict[str, str] = {}
 
     def key(self, window: Window) -> Hashable:
-        start = window.start
-        sent = self._program[start.args[0].name].out[0] if isinstance(start.args[0], Ref) else None
-        dtype = sent.dtype if isinstance(sent, TensorSpec) and self._options.mode != "multidtype" else ""
-        return start.comm, dtype
+        return key_of(self._program, window, self._options.mode)
 
     def fits(self, bucket: Sequence[Window], window: Window) -> bool:
         why = self._obstacle(bucket, window)
@@ -172,17 +121,6 @@ class _Choice:
         user, maker = self._program.ops[due.due].name, self._program.ops[ready.ready].name
         late = "is given the result of another collective" if maker == ready.start.name else f"can start after %{maker}"
         return f"%{ready.start.name} {late}, and %{user} needs %{due.start.name}"
-
-
-def _step(program: Program, bucket: Sequence[Window], mode: str) -> Step:
-    where = place(bucket)
-    assert where is not None, "it was checked for each member"
-    return Step("bucket", tuple(one.start.name for one in bucket), {"after": program.ops[where].name, "way": mode})
-
-
-def _splits(op: Op) -> list[object]:
-    """The sizes of all parts that an all-to-all sends and receives."""
-    return [size for arg in op.args[1:3] if isinstance(arg, tuple) for size in arg]
 
 
 def _checked_cap(cap: float) -> float:

@@ -1,8 +1,8 @@
 """Several collectives as one: what is put in front of it, and how each member's result is taken out of it.
 
-A way to merge takes a `Site`, where new ops go, and returns for each member the op that stands for its waits. In a
-buffer that is sent to each rank, or received from each, a member has a part in the row of every rank: such a buffer is
-[ranks, elements], any other [elements].
+A way to merge takes a `Site`, where new ops go, and returns the op that stands for the waits of each member; those that
+it does not name stay, and move. In a buffer that is sent to each rank, or received from each, a member has a part in
+the row of every rank: such a buffer is [ranks, elements], any other [elements].
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ def merge(program: Program, buckets: Sequence[Bucket], stamp: str) -> Program:
             for position in member.family:
                 if position < member.due:
                     site.move(position, site.before_use(member))
+            if member.start.name not in results:
+                site.move(member.position, site.at_launch)
+                continue
             for wait in site.waits(member):
                 editor.remove(wait, use=results[member.start.name].name)
             editor.remove(member.start.name)
@@ -149,10 +152,16 @@ def coalesced(site: Site) -> Mapping[str, Ref]:
     return found
 
 
+def alone(site: Site) -> Mapping[str, Ref]:
+    """The collective as it is, launched elsewhere, and waited for where it is used."""
+    return {}
+
+
 WAYS: Mapping[str, Callable[[Site], Mapping[str, Ref]]] = {
     "default": concatenated,
     "multidtype": as_bytes,
     "coalesced": coalesced,
+    "alone": alone,
 }
 
 

@@ -1,0 +1,85 @@
+"""Which collectives can be in a bucket, and buckets as steps of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from weft.errors import OptionError, PlanError
+from weft.ir.args import Ref
+from weft.ir.program import Op, Program
+from weft.ir.specs import TensorSpec
+from weft.passes.base import Plan, Step, check_fits
+from weft.passes.combine import place
+from weft.passes.merging import WAYS, Bucket, merge
+from weft.passes.windows import Window, windows
+
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+# What each way can merge.
+_ABLE: Mapping[str, tuple[str, ...]] = {"default": KINDS, "multidtype": ("all_gather",), "coalesced": KINDS[:3]}
+
+
+def check_options(pass_name: str, kinds: Sequence[str], mode: str) -> None:
+    """Raise OptionError unless there is such a mode and there are such kinds."""
+    if mode not in _ABLE:
+        raise OptionError(f"{pass_name}: there is no mode {mode!r}; there are: {', '.join(_ABLE)}")
+    for kind in kinds:
+        if kind not in KINDS:
+            raise OptionError(f"{pass_name}: there is no kind {kind!r} to merge; there are: {', '.join(KINDS)}")
+
+
+def mergeable(program: Program, kinds: Sequence[str], mode: str) -> tuple[list[Window], dict[str, str]]:
+    """The collectives that can be in a bucket, in program order; and of the others, why not."""
+    known = windows(program)
+    refused = {op.name: _refusal(op, known, kinds, mode) for op in program.starts}
+    able = [known[name] for name, why in refused.items() if why is None]
+    return able, {name: why for name, why in refused.items() if why is not None}
+
+
+def key_of(program: Program, window: Window, mode: str) -> Hashable:
+    """What members of a bucket have in common: kind, group, reduction, and dtype where that matters."""
+    sent = window.start.args[0]
+    spec = program[sent.name].out[0] if isinstance(sent, Ref) else None
+    return window.start.comm, spec.dtype if isinstance(spec, TensorSpec) and mode != "multidtype" else ""
+
+
+def bucket_step(program: Program, members: Sequence[Window], mode: str, where: int | None = None) -> Step:
+    """The step that merges these, behind a position or near the first; they must have a place in common."""
+    where = where if where is not None else place(members)
+    assert where is not None, "it was checked for each member"
+    names = tuple(member.start.name for member in members)
+    return Step("bucket", names, {"after": program.ops[where].name, "way": mode})
+
+
+def apply_buckets(program: Program, plan: Plan) -> Program:
+    """The program with the buckets of a plan merged."""
+    check_fits(plan, program)
+    known = windows(program)
+    buckets = []
+    for step in plan.steps:
+        where, way = step.detail.get("after"), step.detail.get("way")
+        if step.verb != "bucket" or where not in program or way not in WAYS or any(op not in known for op in step.ops):
+            raise PlanError(f"not a bucket, or one that this program does not have: {step}")
+        buckets.append(Bucket(tuple(known[op] for op in step.ops), program.index[str(where)], str(way)))
+    return merge(program, buckets, plan.pass_text)
+
+
+def _refusal(op: Op, known: Mapping[str, Window], kinds: Sequence[str], mode: str) -> str | None:
+    """Why a start cannot be in any bucket; None if it can."""
+    assert op.comm is not None, "a start communicates"
+    kind = op.comm.kind
+    if kind not in kinds or kind not in _ABLE[mode]:
+        return f"{kind} is not among the kinds that are merged"
+    if op.target != f"{kind}.start" or op.kwargs:
+        return f"{op.target} writes to memory that is given to it"
+    if not op.args or not isinstance(op.args[0], Ref) or not isinstance(op.out[0], TensorSpec):
+        return "it is several collectives already"
+    if op.comm.group.size < 2:
+        return "its group has one rank"
+    if kind == "all_to_all" and len({*_splits(op)}) > 1:
+        return "it does not send as much to every rank"
+    return None if op.name in known else "nobody waits for it"
+
+
+def _splits(op: Op) -> list[object]:
+    """The sizes of all parts that an all-to-all sends and receives."""
+    return [size for arg in op.args[1:3] if isinstance(arg, tuple) for size in arg]
