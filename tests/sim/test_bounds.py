@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.exact import optimum
-from weft import parse, verify
+from weft import Machine, parse, verify
 from weft.cost import prices
 from weft.ir import Collective, Op, TensorSpec
 from weft.sim import lower_bound, simulate
@@ -171,3 +171,30 @@ def test_an_all_to_all_is_cut_with_the_experts_between_it_and_the_next() -> None
     there = program.index["there"]
     members = [program.ops[place].name for place, found in enumerate(cuts(program)) if there in found]
     assert members == ["there", "mine", "h", "a", "o", "back"]
+
+
+def test_casts_that_a_bucket_does_for_all_its_members_do_not_beat_the_bound() -> None:
+    """Each small all-reduce is followed by a cast, a kernel of its own; a bucket has one for all."""
+    count, machine = 20, Machine.load("h100-ib400")
+    head = ["weft 1", "group dp = 0..7", *(f"%x{i}: bf16[64] = input()" for i in range(count))]
+    apart, names = list(head), [f"x{i}" for i in range(count)]
+    for i in range(count):
+        apart.append(f"%s{i}: bf16[64] = all_reduce.start(%x{i}) sum over dp")
+        apart.append(f"%w{i}: bf16[64] = wait(%s{i})")
+        apart.append(f"%c{i}: f32[64] = prims.convert_element_type.default(%w{i}, f32)")
+    results = ", ".join(f"%c{i}" for i in range(count))
+    sources = {kind: ", ".join(f"%{kind}{i}" for i in range(count)) for kind in "swc"}
+    joined = [
+        *head,
+        f"%packed: bf16[{64 * count}] = aten.cat.default([{', '.join(f'%{name}' for name in names)}])",
+        f"%bucket: bf16[{64 * count}] = all_reduce.start(%packed) sum over dp from {sources['s']}",
+        f"%done: bf16[{64 * count}] = wait(%bucket) from {sources['w']}",
+        f"%cast: f32[{64 * count}] = prims.convert_element_type.default(%done, f32) from {sources['c']}",
+    ]
+    joined += [
+        f"%p{i}: f32[64] = aten.slice.Tensor(%cast, 0, {64 * i}, {64 * i + 64}) from %c{i}" for i in range(count)
+    ]
+    before = parse("\n".join([*apart, f"return {results}"]))
+    after = parse("\n".join([*joined, "return " + ", ".join(f"%p{i}" for i in range(count))]))
+    verify(before, after)
+    assert lower_bound(before, machine).us <= simulate(after, machine).step_us

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.analysis.traffic import total_bytes
+from weft.analysis.windows import Window
 from weft.errors import OptionError
 from weft.ir.program import Program
 from weft.ir.text import counted
@@ -14,7 +15,6 @@ from weft.passes.base import Context, Plan, Remark, fingerprint
 from weft.passes.combine import combine, place
 from weft.passes.members import KINDS, apply_buckets, bucket_step, check_options, key_of, mergeable
 from weft.passes.options import pass_text
-from weft.passes.windows import Window
 
 Cap = float | tuple[float, ...] | Callable[[int], float]
 

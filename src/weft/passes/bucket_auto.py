@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import ClassVar
 
 from weft.analysis.traffic import total_bytes
+from weft.analysis.windows import Window
 from weft.cost.model import CostModel, HardwareModel
 from weft.cost.prices import prices
 from weft.ir.program import Collective, Program
@@ -19,7 +20,6 @@ from weft.passes.chains import Link, best_buckets
 from weft.passes.combine import place
 from weft.passes.members import KINDS, apply_buckets, bucket_step, check_options, key_of, mergeable
 from weft.passes.options import pass_text
-from weft.passes.windows import Window
 from weft.sim.simulate import simulate
 
 Chain = Sequence[Window]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from weft.passes.windows import Window
+from weft.analysis.windows import Window
 
 T = TypeVar("T")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from weft.analysis.windows import Window, windows
 from weft.errors import OptionError, PlanError
 from weft.ir.args import Ref
 from weft.ir.program import Op, Program
@@ -11,7 +12,6 @@ from weft.ir.specs import TensorSpec
 from weft.passes.base import Plan, Step, check_fits
 from weft.passes.combine import place
 from weft.passes.merging import WAYS, Bucket, merge
-from weft.passes.windows import Window, windows
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 # What each way can merge.

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from weft.analysis.windows import Window
 from weft.ir.args import Arg, Dtype, Ref
 from weft.ir.dims import Dim
 from weft.ir.editor import Editor
 from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import DTYPES, Spec, TensorSpec
 from weft.ir.targets import traits_of
-from weft.passes.windows import Window
 
 Place = tuple[int, int, int]  # a position of the program; before it (0), the op there (1), behind it (2); and a number
 

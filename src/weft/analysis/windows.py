@@ -41,6 +41,12 @@ def windows(program: Program) -> Mapping[str, Window]:
     return program.fact(_windows)
 
 
+def companions(program: Program) -> frozenset[int]:
+    """The ops that belong to a collective, prelude or family: a bucket may do with one of them for all its members."""
+    found = windows(program).values()
+    return frozenset(place for one in found for place in (*one.prelude, *one.family))
+
+
 def _windows(program: Program) -> Mapping[str, Window]:
     before = dependencies(program).before
     after = dependencies(program).after()

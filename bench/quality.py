@@ -1,0 +1,195 @@
+"""How good schedules are: the original order, torch's own pass, Weft and the bound, on workloads and machines.
+
+    python -m bench.quality                                                    # all workloads, as deep as they are
+    python -m bench.quality --workloads llama3_8b_fsdp --machines h100-ib400,gb200-nvl72 --layers 4
+    python -m bench.quality --limits +5% --json quality.json --picture quality.png
+
+Every row is simulated by Weft on the same machine. "exposed" is the time in which compute waits for communication,
+"pass s" are CPU seconds, and "÷ bound" says how many times as long as the bound a step takes: nothing can be below 1.
+A row whose peak is over the limit is marked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+
+import weft
+from bench.capture import captured_on
+from bench.cases import Case, Figures, Row, table, to_json
+from bench.picture import draw
+from bench.torch_pass import torch_pass
+from bench.workloads import WORKLOADS, Workload
+from weft import pipeline
+from weft.cli.progress import capture_progress
+from weft.cost import Machine
+from weft.errors import WeftWarning
+from weft.ir import Program
+from weft.sim import Timeline, simulate
+
+# What Weft is measured with, by the name of its row. A pass that joins Weft joins here.
+PIPELINES: Mapping[str, str] = {"weft": "bucket_auto", "weft, coalesced": "bucket_auto{mode=coalesced}"}
+
+MACHINES = ("h100-ib400",)
+LIMITS = ("none", "+5%")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A step to schedule on a machine. `limit_bytes` is the most that may live at once, None for any number."""
+
+    original: Timeline
+    machine: Machine
+    limit_bytes: int | None
+
+    @property
+    def program(self) -> Program:
+        return self.original.program
+
+
+Way = Callable[[Problem], tuple[Program, float]]  # to another order of the program, and the CPU seconds that it took
+
+
+def by_torch(bucketing: bool) -> Way:
+    def way(problem: Problem) -> tuple[Program, float]:
+        limit, peak = problem.limit_bytes, problem.original.peak_bytes
+        increase = None if limit is None else limit - peak
+        made, seconds = torch_pass(problem.program, problem.machine, bucketing=bucketing, memory_increase=increase)
+        weft.verify(made)
+        return made, seconds
+
+    return way
+
+
+def by_weft(passes: str) -> Way:
+    def way(problem: Problem) -> tuple[Program, float]:
+        chosen = weft.parse_pipeline(passes, weft.PASSES)
+        begin = process_time()
+        made = pipeline.run(problem.program, chosen, cost=problem.machine, verify_each=False).program
+        seconds = process_time() - begin
+        weft.verify(problem.program, made, reorders=any(one.reorders for one in chosen))
+        return made, seconds
+
+    return way
+
+
+WAYS: Mapping[str, Way] = {
+    "torch": by_torch(bucketing=False),
+    "torch, buckets": by_torch(bucketing=True),
+    **{name: by_weft(passes) for name, passes in PIPELINES.items()},
+}
+
+
+def measured(problem: Problem, name: str, way: Way) -> Row:
+    """The figures of one way. One that fails has an error instead: the others are still worth having."""
+    try:
+        made, seconds = way(problem)
+        return Row(name, Figures.of(simulate(made, problem.machine), seconds))
+    except Exception as error:
+        first = str(error).strip().split("\n")[0]
+        return Row(name, None, f"{type(error).__name__}: {first}")
+
+
+def limit_bytes(limit: str, peak_bytes: int) -> int | None:
+    """What "none" or "+5%" of the original peak is in bytes. ValueError if it is neither."""
+    if limit == "none":
+        return None
+    if not (limit.startswith("+") and limit.endswith("%")):
+        raise ValueError(f'a memory limit is "none" or such as "+5%", not {limit!r}')
+    return round(peak_bytes * (1 + float(limit[1:-1]) / 100))
+
+
+def cases(
+    workload: Workload, machines: Iterable[str], limits: Sequence[str], say: Callable[[str], None] = lambda line: None
+) -> Iterator[Case]:
+    """A workload, captured once, on each machine under each limit. `say` is told what comes next."""
+    with weft.planning(dict(workload.mesh)) as mesh:
+        with capture_progress(workload.name) as progress:
+            program = captured_on(mesh, workload, progress)
+        for machine in map(Machine.load, machines):
+            original = simulate(program, machine)
+            for limit in limits:
+                problem = Problem(original, machine, limit_bytes(limit, original.peak_bytes))
+                rows = [Row("original", Figures.of(original, 0.0))]
+                for name, way in WAYS.items():
+                    say(f"{workload.name} on {machine.name}, limit {limit}: {name}")
+                    rows.append(measured(problem, name, way))
+                yield _case(workload, problem, limit, rows)
+
+
+def _case(workload: Workload, problem: Problem, limit: str, rows: Iterable[Row]) -> Case:
+    return Case(
+        workload=workload.name,
+        layers=workload.config.layers,
+        machine=problem.machine.name,
+        limit=limit,
+        limit_bytes=problem.limit_bytes,
+        bound_us=problem.original.bound_us,
+        bound_by=problem.original.bound.name,
+        rows=tuple(rows),
+    )
+
+
+def sound(case: Case) -> bool:
+    """Whether every schedule of Weft was made, and none is below the bound."""
+    known = [row.figures for row in case.rows if row.figures is not None]
+    made = all(row.figures is not None for row in case.rows if row.name in PIPELINES)
+    return made and not any(map(case.below_bound, known))
+
+
+def main() -> None:
+    options = _options()
+    warnings.simplefilter("ignore", WeftWarning)  # buckets beyond the last knot of a curve are extrapolated
+    found: list[Case] = []
+    for name in options.workloads:
+        workload = WORKLOADS[name] if options.layers is None else WORKLOADS[name].with_layers(options.layers)
+        for case in cases(workload, options.machines, options.limits, lambda line: print(line, file=sys.stderr)):
+            found.append(case)
+            print(table(case), end="\n\n", flush=True)
+            if options.json:  # after each case: a run takes long, and one that is ended keeps what it found
+                options.json.write_text(to_json(found), encoding="utf-8")
+    if options.picture:
+        draw(found, options.picture)
+    sys.exit(0 if all(map(sound, found)) else 1)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", type=_known, default=list(WORKLOADS), help="names, separated by commas")
+    parser.add_argument("--machines", type=_listed, default=MACHINES, help="presets or files, separated by commas")
+    parser.add_argument("--limits", type=_limits, default=LIMITS, help='memory: "none", "+5%%" over the original')
+    parser.add_argument("--layers", type=int, help="make every model so deep; by default each is as it was published")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--picture", type=Path, help="draw them into this file, .png or .svg")
+    return parser.parse_args()
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _known(text: str) -> list[str]:
+    names = _listed(text)
+    for name in names:
+        if name not in WORKLOADS:
+            raise argparse.ArgumentTypeError(f"{name!r} is no workload; there are {', '.join(WORKLOADS)}")
+    return names
+
+
+def _limits(text: str) -> list[str]:
+    limits = _listed(text)
+    for limit in limits:
+        try:
+            limit_bytes(limit, 0)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return limits
+
+
+if __name__ == "__main__":
+    main()
