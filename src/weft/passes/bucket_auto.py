@@ -111,8 +111,10 @@ class BucketAuto:
         assert first.comm is not None, "a start communicates"
         merged = [step for step in steps if len(step.ops) > 1]
         what = f"{counted(len(chain), first.comm.kind)} over {first.comm.group.name}"
+        if saved_us == 0:
+            return Remark(self.name, first.name, "refused", f"{what}: there is nothing to gain")
         how = f"{sum(len(step.ops) for step in merged)} of {what} in {counted(len(merged), 'bucket')}"
-        if saved_us <= 0:
+        if saved_us < 0:
             return Remark(self.name, first.name, "refused", f"{how} would take {-saved_us:,.1f} us more")
         return Remark(self.name, first.name, "done", f"{how}, all launched in time, save {saved_us:,.1f} us")
 
