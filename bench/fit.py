@@ -170,6 +170,15 @@ def judge(timed: list[Timed], shapes: list[Matmul]) -> list[Verdict]:
     return found
 
 
+def _overall(verdicts: list[Verdict]) -> Iterator[Verdict]:
+    """The mean over the rows of all devices."""
+    for what in dict.fromkeys(verdict.what for verdict in verdicts):
+        same = [verdict for verdict in verdicts if verdict.what == what]
+        rows = sum(verdict.rows for verdict in same)
+        error = sum(verdict.weft * verdict.rows for verdict in same) / rows
+        yield Verdict("all", what, rows, error, same[0].limit, {})
+
+
 def _judge_collectives(device: str, machine: Machine, rows: list[Timed], large: bool) -> Verdict:
     def reckoned(row: Timed) -> float:
         placement = place(machine.levels, tuple(range(row.ranks)))
@@ -239,7 +248,8 @@ def main() -> None:
             path, text = fitted_file(recipe, timed, shapes)
             path.write_text(text, encoding="utf-8")
     print(_HEADING)
-    for verdict in judge(timed, shapes):
+    verdicts = judge(timed, shapes)
+    for verdict in (*verdicts, *_overall(verdicts)):
         print(verdict)
 
 

@@ -1,0 +1,69 @@
+"""Real ranks: a step whose collectives are merged, in each way, gives what the step gives that was captured."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import weft
+from tests.parallel import models
+from tests.parallel.test_captured import FOUR, TWO, Case, inputs_of, step
+from weft import Machine, Plan, Program, pipeline
+from weft.parallel import data_parallel
+from weft.run import local_ranks
+
+pytestmark = pytest.mark.gloo
+
+PIPELINES = (
+    "bucket",
+    "bucket{mode=coalesced}",
+    "bucket{mode=multidtype}",
+    "bucket{kinds=[all_gather]}",
+    "bucket_auto",
+    "bucket_auto{mode=coalesced}",
+)
+
+
+def merged(rank: int, cases: dict[str, Case]) -> dict[tuple[str, str], tuple[int, float]]:
+    """For each case and pipeline: how many collectives fewer there are, and by how much any result is another."""
+    words = models.batch(0).chunk(dist.get_world_size())[rank]
+    found = {}
+    for case, (shape, mode, options) in cases.items():
+        model = data_parallel(models.net(), init_device_mesh("cpu", shape), mode, **options)
+        program = weft.capture(step, (model, words))
+        given = inputs_of(program, model, words)
+        expected = weft.to_fx(program)(*given)
+        for passes in PIPELINES:
+            made = planned(program, passes)
+            results = weft.to_fx(made)(*given)
+            pairs = zip(expected, results, strict=True)
+            apart = [float((one - other).abs().max()) for one, other in pairs if one.numel()]
+            found[case, passes] = len(program.starts) - len(made.starts), max(apart)
+    return found
+
+
+def planned(program: Program, passes: str) -> Program:
+    """The program after passes, with the plans of rank 0: shards differ in size, so ranks might decide otherwise."""
+    chosen = weft.parse_pipeline(passes, weft.PASSES)
+    stages = pipeline.run(program, chosen, cost=Machine.load("gloo-cpu")).stages
+    plans = [stage.plan.to_json() for stage in stages]
+    dist.broadcast_object_list(plans, src=0)
+    made = program
+    for one, plan in zip(chosen, plans, strict=True):
+        made = one.apply(made, Plan.from_json(plan))
+    weft.verify(program, made, reorders=True)
+    return made
+
+
+def test_on_two_ranks_every_bit_is_the_same() -> None:
+    for found in local_ranks(merged, 2, TWO):
+        assert {apart for _, apart in found.values()} == {0.0}
+        assert {passes for (_, passes), (fewer, _) in found.items() if fewer} >= {*PIPELINES[:4]}
+
+
+def test_on_four_ranks_only_the_order_of_sums_is_another() -> None:
+    for found in local_ranks(merged, 4, FOUR):
+        assert max(apart for _, apart in found.values()) < 1e-6
+        gathers = [apart for (_, passes), (_, apart) in found.items() if "all_gather" in passes or "multi" in passes]
+        assert set(gathers) == {0.0}
