@@ -13,10 +13,13 @@ import weft
 from tests.programs import programs, world_of
 from weft import pipeline
 from weft.analysis import memory
+from weft.cost import Machine
 from weft.fx.values import TO_TORCH
 from weft.ir import Program, TensorSpec
 from weft.passes import PASSES, Pass, Plan
 from weft.run import virtual
+
+COST = Machine.load("h100-ib400")
 
 pipelines = st.lists(st.sampled_from(sorted(PASSES)).map(lambda name: PASSES[name]()), min_size=1, max_size=4)
 
@@ -50,12 +53,12 @@ def test_generated_programs_are_valid(program: Program) -> None:
 
 @given(programs(random=True, barriers=True), pipelines)
 def test_verify_holds_after_any_pipeline(program: Program, passes: list[Pass]) -> None:
-    pipeline.run(program, passes)
+    pipeline.run(program, passes, cost=COST)
 
 
 @given(programs(), pipelines, st.sampled_from(["early", "late"]))
 def test_outputs_and_inputs_end_up_the_same_on_virtual_ranks(program: Program, passes: list[Pass], reads: Any) -> None:
-    made = pipeline.run(program, passes).program
+    made = pipeline.run(program, passes, cost=COST).program
     given_before, given_after = inputs(program), inputs(program)
     assert bits(virtual(made, given_after, reads=reads)) == bits(virtual(program, given_before))
     assert bits(given_after) == bits(given_before)
@@ -63,8 +66,8 @@ def test_outputs_and_inputs_end_up_the_same_on_virtual_ranks(program: Program, p
 
 @given(programs(random=True, barriers=True), pipelines)
 def test_plans_are_deterministic_and_replay(program: Program, passes: list[Pass]) -> None:
-    first = pipeline.run(program, passes)
-    again = pipeline.run(weft.parse(str(program)), passes)
+    first = pipeline.run(program, passes, cost=COST)
+    again = pipeline.run(weft.parse(str(program)), passes, cost=COST)
     assert [stage.plan.hash for stage in first.stages] == [stage.plan.hash for stage in again.stages]
     replayed = program
     for one, stage in zip(passes, first.stages, strict=True):

@@ -25,13 +25,17 @@ from weft.ir.program import Op, Program
 class Window:
     """A collective may be launched directly behind any position q of the program with `ready` <= q < `due`.
 
-    `prelude` and `family` are the positions of the ops that come along, in order; the waits are among the family.
+    Its waits may come as late as before the op at `used`, the first to use the result, and not before the op at
+    `settled`, such as a barrier. `prelude` and `family` are the positions of the ops that come along, in order; the
+    waits are among the family.
     """
 
     start: Op
     position: int
     ready: int
     due: int
+    settled: int
+    used: int
     prelude: tuple[int, ...]
     family: tuple[int, ...]
 
@@ -66,9 +70,20 @@ def _windows(program: Program) -> Mapping[str, Window]:
         needed = {other for place in moving for other in before[place]} - moving
         ready = position if any(other in owner for other in needed) else max({inputs_end, *needed})
         family = families[position]
-        users = {other for place in family for other in after[place]} - {*family}
+        users = {place: [other for other in after[place] if other not in family] for place in family}
+        behind = family[family.index(program.index[waits[op.name][0]]) :]  # the first wait, and all that may follow it
+        used = min((other for place in behind for other in users[place]), default=len(program))
+        flying = (other for place in family for other in users[place])
+        held = {other for name in waits[op.name] for other in before[program.index[name]]} - {*family}
         found[op.name] = Window(
-            op, position, ready, min(users, default=len(program)), tuple(sorted(prelude)), tuple(family[1:])
+            op,
+            position,
+            ready,
+            due=min(flying, default=len(program)),
+            settled=max(held, default=-1),
+            used=used,
+            prelude=tuple(sorted(prelude)),
+            family=tuple(family[1:]),
         )
     return found
 

@@ -116,6 +116,10 @@ class _Choice:
 
     def _apart(self, members: Sequence[Window]) -> str:
         """Why members have no place in common: what the last to be ready waits for, and who cannot wait so long."""
+        if max(one.ready for one in members) < min(one.due for one in members):
+            held, soon = max(members, key=lambda one: one.settled), min(members, key=lambda one: one.used)
+            stop, user = self._program.ops[held.settled].name, self._program.ops[soon.used].name
+            return f"%{held.start.name} is waited for after %{stop}, and %{user} needs %{soon.start.name}"
         due = min(members, key=lambda member: member.due)
         ready = max(members, key=lambda member: member.ready)
         user, maker = self._program.ops[due.due].name, self._program.ops[ready.ready].name

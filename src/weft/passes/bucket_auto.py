@@ -82,8 +82,8 @@ class BucketAuto:
         assert comm is not None, "a start communicates"
         clock = [0.0, *accumulate(prices(program, cost).us)]  # when the compute stream comes to each op, if never held
         mirrored = comm.kind == "all_gather"
-        ordered = sorted(chain, key=lambda one: (-one.due, -one.position) if mirrored else (one.ready, one.position))
-        times = [clock[-1] - clock[one.due] if mirrored else clock[one.ready + 1] for one in ordered]
+        ordered = sorted(chain, key=lambda one: (-one.used, -one.position) if mirrored else (one.ready, one.position))
+        times = [clock[-1] - clock[one.used] if mirrored else clock[one.ready + 1] for one in ordered]
         links = [Link(time, total_bytes(one.start)) for time, one in zip(times, ordered, strict=True)]
 
         def together(first: int, last: int) -> bool:

@@ -31,4 +31,6 @@ def combine(items: Iterable[T], key: Callable[[T], Hashable], fits: Callable[[Se
 def place(members: Sequence[Window]) -> int | None:
     """The position behind which all members can be launched together, the nearest to the first of them; or None."""
     ready, due = max(one.ready for one in members), min(one.due for one in members)
-    return min(max(members[0].position, ready), due - 1) if ready < due else None
+    if ready >= due or max(one.settled for one in members) >= min(one.used for one in members):
+        return None
+    return min(max(members[0].position, ready), due - 1)

@@ -46,7 +46,7 @@ def merge(program: Program, buckets: Sequence[Bucket], stamp: str) -> Program:
         results = WAYS[bucket.way](site)
         for member in bucket.members:
             for position in member.family:
-                if position < member.due:
+                if position < member.used:
                     site.move(position, site.before_use(member))
             if member.start.name not in results:
                 site.move(member.position, site.at_launch)
@@ -82,7 +82,7 @@ class Site:
 
     def before_use(self, member: Window | None = None) -> tuple[int, int]:
         """Before the first op that uses the result of a member, or of any of them."""
-        return min(one.due for one in ((member,) if member else self.bucket.members)), 0
+        return min(one.used for one in ((member,) if member else self.bucket.members)), 0
 
     def waits(self, member: Window) -> list[str]:
         family = [self.program.ops[position] for position in member.family]
