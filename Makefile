@@ -15,7 +15,7 @@ test: lint
 bench: $(READY)
 	$(BIN)/python -m bench.foundation
 	$(BIN)/python -m bench.simulator
-	$(BIN)/python -m bench.quality --layers 2 --limits +5%
+	$(BIN)/python -m bench.quality --layers 2 --limits +5% --machines h100-ib400
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -35,7 +35,7 @@ from weft.sim import Timeline, simulate
 # What Weft is measured with, by the name of its row. A pass that joins Weft joins here.
 PIPELINES: Mapping[str, str] = {"weft": "bucket_auto", "weft, coalesced": "bucket_auto{mode=coalesced}"}
 
-MACHINES = ("h100-ib400",)
+MACHINES = ("h100-ib400", "h100-eth100", "gb200-nvl72")
 LIMITS = ("none", "+5%")
 
 
