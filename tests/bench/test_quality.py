@@ -169,7 +169,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(quality, "WORKLOADS", {TINY.name: TINY})
     monkeypatch.setattr(quality, "WAYS", {"weft": WAYS["weft"]})
     written, drawn = tmp_path / "out.json", tmp_path / "out.png"
-    words = ["quality", "--workloads", TINY.name, "--layers", "1", "--limits", "none"]
+    words = ["quality", "--workloads", TINY.name, "--machines", "h100-ib400", "--layers", "1", "--limits", "none"]
     monkeypatch.setattr(sys, "argv", [*words, "--json", str(written), "--picture", str(drawn)])
     with pytest.raises(SystemExit) as end:
         quality.main()
