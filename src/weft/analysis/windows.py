@@ -70,11 +70,12 @@ def _windows(program: Program) -> Mapping[str, Window]:
         needed = {other for place in moving for other in before[place]} - moving
         ready = position if any(other in owner for other in needed) else max({inputs_end, *needed})
         family = families[position]
-        users = {place: [other for other in after[place] if other not in family] for place in family}
+        members = {*family}
+        users = {place: [other for other in after[place] if other not in members] for place in family}
         behind = family[family.index(program.index[waits[op.name][0]]) :]  # the first wait, and all that may follow it
         used = min((other for place in behind for other in users[place]), default=len(program))
         flying = (other for place in family for other in users[place])
-        held = {other for name in waits[op.name] for other in before[program.index[name]]} - {*family}
+        held = {other for name in waits[op.name] for other in before[program.index[name]]} - members
         found[op.name] = Window(
             op,
             position,

@@ -12,7 +12,7 @@ from typing import ClassVar
 from weft.analysis.traffic import total_bytes
 from weft.analysis.windows import Window
 from weft.cost.model import CostModel, HardwareModel
-from weft.cost.prices import prices
+from weft.cost.prices import Prices, prices
 from weft.ir.program import Collective, Program
 from weft.ir.text import counted
 from weft.passes.base import Context, Plan, Remark, Step, fingerprint
@@ -60,9 +60,10 @@ class BucketAuto:
         for window in able:
             chains.setdefault(key_of(program, window, self.mode), []).append(window)
         steps: list[Step] = []
-        step_us = simulate(program, cost).step_us
+        priced = prices(program, cost)
+        step_us = simulate(program, cost, priced=priced).step_us
         for chain in chains.values():
-            found = self._steps(program, chain, cost)
+            found = self._steps(program, chain, cost, priced)
             took = simulate(self._made(program, [*steps, *found]), cost).step_us
             remarks.append(self._remark(chain, found, step_us - took))
             if took < step_us:
@@ -76,11 +77,11 @@ class BucketAuto:
     def _made(self, program: Program, steps: Sequence[Step]) -> Program:
         return apply_buckets(program, Plan(pass_text(self), fingerprint(program), tuple(steps)))
 
-    def _steps(self, program: Program, chain: Chain, cost: CostModel) -> list[Step]:
+    def _steps(self, program: Program, chain: Chain, cost: CostModel, priced: Prices) -> list[Step]:
         """A chain in its best buckets, each launched when its time has come. That of gathers is seen from the end."""
         comm = chain[0].start.comm
         assert comm is not None, "a start communicates"
-        clock = [0.0, *accumulate(prices(program, cost).us)]  # when the compute stream comes to each op, if never held
+        clock = [0.0, *accumulate(priced.us)]  # when the compute stream comes to each op, if never held
         mirrored = comm.kind == "all_gather"
         ordered = sorted(chain, key=lambda one: (-one.used, -one.position) if mirrored else (one.ready, one.position))
         times = [clock[-1] - clock[one.used] if mirrored else clock[one.ready + 1] for one in ordered]
