@@ -185,12 +185,15 @@ return
     first, second = op_us(found, program, "a"), op_us(found, program, "b")
     assert first is not None
     assert second is not None
-    assert 0 < first < second
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+
+    def median_us(size: int) -> float:
+        products = (event for event in events if event["name"] == "aten::mm")
+        return float(sorted(event["dur"] for event in products if event["args"]["Input Dims"][0] == [size, size])[2])
+
+    assert (first, second) == (median_us(64), median_us(768))
     assert op_us(found, program, "c") is None
     assert op_us(found, program, "d") is not None
-    times = [event["dur"] for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-             if event["name"] == "aten::mm" and event["args"]["Input Dims"][0] == [768, 768]]  # fmt: skip
-    assert second == sorted(times)[2]
 
 
 def train(model: torch.nn.Module, image: torch.Tensor) -> torch.Tensor:
@@ -229,7 +232,7 @@ group "0" = 0..1
 %both: (f32[2000,4], bf16[2000,4]) = all_gather.start([%x, %y]) over "0"
 return
 """
-PAUSE_S = 0.1
+PAUSE_S = 0.3  # far longer than a collective of some bytes takes, also on a busy machine
 
 
 def record(rank: int, folder: str) -> None:
