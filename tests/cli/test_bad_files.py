@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Weft
 
-OP = "an op (%name: type = target(...)), 'group', 'symbol', 'history' or 'return'"
+OP = "an op (%name: type = target(...)), 'group', 'symbol', 'rank', 'history' or 'return'"
 HEAD = "weft 1\ngroup g = 0..1\n%x: f32[2] = input()\n"
 
 UNREADABLE = {

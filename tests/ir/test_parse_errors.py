@@ -12,7 +12,7 @@ _DTYPE_LIST = (
     "f64, f32, f16, bf16, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0fnu, f4e2m1fnx2, "
     "i64, i32, i16, i8, u64, u32, u16, u8, bool, c128, c64, c32, qi8, qu8, qi32"
 )
-_LINE = "an op (%name: type = target(...)), 'group', 'symbol', 'history' or 'return'"
+_LINE = "an op (%name: type = target(...)), 'group', 'symbol', 'rank', 'history' or 'return'"
 
 # name: (the text, the whole message)
 BAD: dict[str, tuple[str, str]] = {

@@ -73,6 +73,23 @@ def repeat(before: Program, data: st.DataObject) -> Program:
     return editor.finish("repeat")
 
 
+def once(before: Program, data: st.DataObject) -> Program:
+    """A collective that is said to stand for another one, too."""
+    waits = pairs(before).waits
+    able = [op for op in before.starts if len(waits[op.name]) == 1 and not op.traits.mutates]
+    alike = [(a, b) for i, a in enumerate(able) for b in able[i + 1 :] if (a.target, a.out) == (b.target, b.out)]
+    assume(alike)
+    likely = [(a, b) for a, b in alike if a.args == b.args]
+    first, second = data.draw(st.sampled_from(likely or alike))
+    kept, gone = (before[waits[op.name][0]] for op in (first, second))
+    editor = Editor(before)
+    editor.replace(replace(first, sources=(first.name, second.name)))
+    editor.replace(replace(kept, sources=(kept.name, gone.name)))
+    editor.remove(gone.name, use=kept.name)
+    editor.remove(second.name)
+    return editor.finish("once")
+
+
 class Rebuilding:
     """Takes reductions of four numbers out of a program and puts other ops in, at places that are left to chance."""
 
@@ -186,14 +203,14 @@ def reductions(draw: st.DrawFn) -> Program:
     return program("\n".join([*lines, "return " + ", ".join(f"%{name}" for name in outputs)]), "group pair = 0..1\n")
 
 
-EDITS: dict[str, Edit] = {edit.__name__: edit for edit in (move, rewire, drop, repeat, merge, split)}
+EDITS: dict[str, Edit] = {edit.__name__: edit for edit in (move, rewire, drop, repeat, once, merge, split)}
 subjects = programs(mutate_inputs=True) | reductions()
 
 
 @pytest.mark.parametrize("name", EDITS)
 @given(data=st.data())
 def test_what_is_accepted_computes_the_same(name: str, data: st.DataObject) -> None:
-    before = data.draw(reductions() if name in ("merge", "split") else subjects)
+    before = data.draw(reductions() if name in ("once", "merge", "split") else subjects)
     try:
         after = EDITS[name](before, data)
     except ProgramError:  # the Editor saw it

@@ -45,6 +45,7 @@ class _Parser:
         ops: list[Op] = []
         history: list[str] = []
         outputs: tuple[Arg, ...] | None = None
+        rank: int | None = None
         versioned = False
         # splitlines() would also cut at characters that may stand inside a comment.
         lines = text.split("\n")
@@ -61,6 +62,8 @@ class _Parser:
                 ops.append(self.op(line))
             elif line.accept("history"):
                 history.append(line.string("the pass that made this program, quoted"))
+            elif line.accept("rank"):
+                rank = self.rank(line, rank)
             elif line.accept("group"):
                 self.group(line)
             elif line.accept("symbol"):
@@ -68,12 +71,12 @@ class _Parser:
             elif line.accept("return"):
                 outputs = self.listing(line, self.arg, end="")
             else:
-                raise line.error("an op (%name: type = target(...)), 'group', 'symbol', 'history' or 'return'")
+                raise line.error("an op (%name: type = target(...)), 'group', 'symbol', 'rank', 'history' or 'return'")
             line.end()
         if outputs is None:
             wanted = "'return' and the outputs" if versioned else "'weft 1'"
             raise Line("", len(lines), self.source).error(wanted, found="the end of the file")
-        return Program(tuple(ops), outputs, tuple(history))
+        return Program(tuple(ops), outputs, tuple(history), rank=rank)
 
     def version(self, line: Line) -> None:
         if not line.accept("weft"):
@@ -81,6 +84,11 @@ class _Parser:
         if line.next != "1":
             raise line.error("version 1 of the text form, the only one that this Weft reads")
         line.take()
+
+    def rank(self, line: Line, known: int | None) -> int:
+        if known is not None:
+            raise line.error("the rank once")
+        return line.integer("the rank whose program this is")
 
     def group(self, line: Line) -> None:
         at = line.mark()

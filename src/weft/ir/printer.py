@@ -27,6 +27,7 @@ def print_program(program: Program) -> str:
     """The program as text, ending in a newline."""
     header = [f"weft {VERSION}"]
     header += [f"history {json.dumps(stamp)}" for stamp in program.history]
+    header += [f"rank {program.rank}"] if program.rank is not None else []
     header += [f"group {_name(group.name)} = {_ranks(group.ranks)}" for group in program.groups]
     header += [f"symbol {name} = {value}" for name, value in _symbol_hints(program)]
     results = ", ".join(_arg(output) for output in program.outputs)

@@ -96,13 +96,15 @@ class Program:
     """A step: its ops in the order in which they are issued, and what it returns.
 
     `source` is whatever the importer needs to lower the program again, kept from Program to Program and
-    meaningless to everybody else. It takes no part in comparison.
+    meaningless to everybody else. It takes no part in comparison. `rank` is the rank whose program this is, if that is
+    known: only then can it be told that a part of a tensor is the rank's own.
     """
 
     ops: tuple[Op, ...]
     outputs: tuple[Arg, ...] = ()
     history: tuple[str, ...] = ()
     source: Any = field(default=None, compare=False, repr=False)
+    rank: int | None = None
 
     @cached_property
     def index(self) -> Mapping[str, int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from weft.errors import VerifyError
 from weft.ir.program import Program
 from weft.verify import changes, collectives, mutation, program_rules, shapes
+from weft.verify.change import Change
 from weft.verify.excerpts import excerpt
 from weft.verify.ranks import verify_ranks
 
@@ -31,7 +32,7 @@ RULES: Mapping[str, Callable[[Program], Iterable[Finding]]] = {
 }
 
 # What must hold between a Program and the one that was made from it.
-CHANGES: Mapping[str, Callable[[Program, Program], Iterable[Finding]]] = {
+CHANGES: Mapping[str, Callable[[Change], Iterable[Finding]]] = {
     "inputs_kept": changes.inputs_kept,
     "outputs_kept": changes.outputs_kept,
     "arguments_kept": changes.arguments_kept,
@@ -78,10 +79,11 @@ def violations(before: Program, after: Program | None = None, *, reorders: bool 
     found = _run({name: rule for name, rule in RULES.items() if name not in STRUCTURE}, subject)
     if after is None:
         return found
+    change = Change(before, after)
     for name, compare in CHANGES.items():
         if name == "group_order" and reorders:
             continue
-        found += tuple(_violation(name, op, message, after) for op, message in compare(before, after))
+        found += tuple(_violation(name, op, message, after) for op, message in compare(change))
     return found
 
 

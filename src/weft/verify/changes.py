@@ -9,25 +9,26 @@ from weft.ir.args import Arg, refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import Spec, TensorSpec
 from weft.ir.text import print_program, print_spec
+from weft.verify.change import Change
 from weft.verify.excerpts import cut, named, short
 from weft.verify.heirs import Heirs, families
 
 
-def inputs_kept(before: Program, after: Program) -> Iterator[tuple[str, str]]:
+def inputs_kept(change: Change) -> Iterator[tuple[str, str]]:
     """The same inputs in the same order."""
-    had, has = ([(op.name, op.out) for op in program.inputs] for program in (before, after))
+    had, has = ([(op.name, op.out) for op in program.inputs] for program in (change.before, change.after))
     if had != has:
         names = [", ".join(f"%{name}" for name, _ in entries) or "none" for entries in (had, has)]
         same = "the same names with other types" if names[0] == names[1] else names[1]
         yield "", f"the inputs were {names[0]} and are {same}"
 
 
-def outputs_kept(before: Program, after: Program) -> Iterator[tuple[str, str]]:
+def outputs_kept(change: Change) -> Iterator[tuple[str, str]]:
     """The same outputs: the same values, of the same type."""
+    before, after, heirs = change.before, change.after, change.heirs
     if len(before.outputs) != len(after.outputs):
         yield "", f"the program returned {len(before.outputs)} values and returns {len(after.outputs)}"
         return
-    heirs = Heirs(before, after)
     for number, (was, now) in enumerate(zip(before.outputs, after.outputs, strict=True)):
         if not heirs.same(was, now):
             yield _first_name(now), f"output {number} was {_shown(was)} and is {_shown(now)}"
@@ -38,36 +39,37 @@ def outputs_kept(before: Program, after: Program) -> Iterator[tuple[str, str]]:
                 yield new.name, f"output {number} was {types[0]} and is {types[1]}"
 
 
-def arguments_kept(before: Program, after: Program) -> Iterator[tuple[str, str]]:
+def arguments_kept(change: Change) -> Iterator[tuple[str, str]]:
     """An op that is still there does the same to the same values. One that says what it stands for is another op."""
-    heirs = Heirs(before, after)
+    before, after, heirs = change.before, change.after, change.heirs
     for op in after.ops:
-        if op.name not in before or before[op.name] is op:
+        place = before.index.get(op.name)
+        if place is None or before.ops[place] is op:
             continue
-        old = before[op.name]
+        old = before.ops[place]
         if op.sources == old.sources and not _does_the_same(old, op, heirs):
             ranks = "" if old.comm is None or old.comm == op.comm else f" (ranks {list(old.comm.group.ranks)})"
             yield op.name, f"%{op.name} was another op before: {short(old)}{ranks}"
 
 
-def random_order(before: Program, after: Program) -> Iterator[tuple[str, str]]:
+def random_order(change: Change) -> Iterator[tuple[str, str]]:
     """Random ops draw the same numbers in the same order, and none is lost or added."""
-    yield from _order_kept(before, after, Kind.RANDOM, "draw random numbers")
-    yield from _not_lost(before, after, "draws random numbers", lambda op: op.traits.random)
-    yield from _not_added(before, after, "draws random numbers", lambda op: op.traits.random)
-    yield from _drawn_alike(before, after)
+    yield from _order_kept(change, Kind.RANDOM, "draw random numbers")
+    yield from _not_lost(change, "draws random numbers", lambda op: op.traits.random)
+    yield from _not_added(change, "draws random numbers", lambda op: op.traits.random)
+    yield from _drawn_alike(change)
 
 
-def barriers(before: Program, after: Program) -> Iterator[tuple[str, str]]:
+def barriers(change: Change) -> Iterator[tuple[str, str]]:
     """Nothing crosses a barrier, and none is lost or added."""
-    yield from _order_kept(before, after, Kind.BARRIER, "are kept apart by a barrier")
-    yield from _not_lost(before, after, "is a barrier", lambda op: op.traits.barrier)
-    yield from _not_added(before, after, "is a barrier", lambda op: op.traits.barrier)
+    yield from _order_kept(change, Kind.BARRIER, "are kept apart by a barrier")
+    yield from _not_lost(change, "is a barrier", lambda op: op.traits.barrier)
+    yield from _not_added(change, "is a barrier", lambda op: op.traits.barrier)
 
 
-def _drawn_alike(before: Program, after: Program) -> Iterator[tuple[str, str]]:
+def _drawn_alike(change: Change) -> Iterator[tuple[str, str]]:
     """To draw once for two, or twice for one, is to draw other numbers."""
-    heirs = Heirs(before, after)
+    before, after, heirs = change.before, change.after, change.heirs
     for old, new in families({op.name: heirs.origins(op) for op in after.ops if op.traits.random}):
         was, now = [before[name] for name in old], [after[name] for name in new]
         if [(op.target, op.out) for op in was] != [(op.target, op.out) for op in now]:
@@ -79,7 +81,10 @@ def _does_the_same(old: Op, new: Op, heirs: Heirs) -> bool:
         return False
     if list(map(_type, old.out)) != list(map(_type, new.out)):
         return False
-    return heirs.same((*old.args, *old.kwargs.values()), (*new.args, *new.kwargs.values()))
+    if len(old.args) != len(new.args):
+        return False
+    pairs = zip((*old.args, *old.kwargs.values()), (*new.args, *new.kwargs.values()), strict=True)
+    return all(heirs.same(was, now) for was, now in pairs)
 
 
 def _type(spec: Spec) -> Spec:
@@ -95,8 +100,8 @@ def _shown(arg: Arg) -> str:
     return cut(print_program(Program((), (arg,))).splitlines()[-1].removeprefix("return "))
 
 
-def _order_kept(before: Program, after: Program, kind: Kind, why: str) -> Iterator[tuple[str, str]]:
-    heirs = Heirs(before, after)
+def _order_kept(change: Change, kind: Kind, why: str) -> Iterator[tuple[str, str]]:
+    before, after, heirs = change.before, change.after, change.heirs
     for first, second, found in dependencies(before).order:
         if found is not kind:
             continue
@@ -107,15 +112,13 @@ def _order_kept(before: Program, after: Program, kind: Kind, why: str) -> Iterat
             yield culprit, f"%{one.name} must stay before %{other.name}: they {why}"
 
 
-def _not_lost(before: Program, after: Program, what: str, matters: Callable[[Op], bool]) -> Iterator[tuple[str, str]]:
-    heirs = Heirs(before, after)
-    for op in before.ops:
-        if matters(op) and not heirs.of(op.name):
+def _not_lost(change: Change, what: str, matters: Callable[[Op], bool]) -> Iterator[tuple[str, str]]:
+    for op in change.before.ops:
+        if matters(op) and not change.heirs.of(op.name):
             yield "", f"%{op.name} ({op.target}) {what}, and is gone"
 
 
-def _not_added(before: Program, after: Program, what: str, matters: Callable[[Op], bool]) -> Iterator[tuple[str, str]]:
-    heirs = Heirs(before, after)
-    for op in after.ops:
-        if matters(op) and not heirs.origins(op):
+def _not_added(change: Change, what: str, matters: Callable[[Op], bool]) -> Iterator[tuple[str, str]]:
+    for op in change.after.ops:
+        if matters(op) and not change.heirs.origins(op):
             yield op.name, f"%{op.name} ({op.target}) {what}, and was not there before"

@@ -8,12 +8,13 @@ from itertools import pairwise
 
 from weft.analysis.traffic import total_bytes
 from weft.ir.program import Op, Program
+from weft.verify.change import Change
 from weft.verify.excerpts import named
-from weft.verify.heirs import Heirs, families
-from weft.verify.sights import Sights, maker_of, sights
+from weft.verify.heirs import families
+from weft.verify.sights import Sights, maker_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Family:
     """Starts of `before` and the starts of `after` that stand for them, such that no other start has a part in it."""
 
@@ -27,32 +28,43 @@ class _Family:
         return (self.was[0].name, self.was[0].sources) == (self.now[0].name, self.now[0].sources)
 
 
-def collectives_accounted(before: Program, after: Program) -> Iterator[tuple[str, str]]:
-    """Collectives are neither lost nor invented: merged and split ones send the same, and as many bytes of it."""
-    origins = _origins(before, after)
+def collectives_accounted(change: Change) -> Iterator[tuple[str, str]]:
+    """Collectives are neither lost nor invented: merged and split ones send the same, and as many bytes of it.
+
+    Unless it can be proved that what is received stays the same.
+    """
+    before, after, origins = change.before, change.after, change.starts
     for op in after.starts:
         if not origins[op.name]:
             yield op.name, f"%{op.name} is a collective that was not there before"
     kept = {name for names in origins.values() for name in names}
     for op in before.starts:
-        if op.name not in kept:
+        if op.name not in kept and not change.proofs.proved([op], []):
             yield "", f"the collective %{op.name} was lost"
     found = [
         _Family(tuple(before[name] for name in was), tuple(after[name] for name in now))
         for was, now in families(origins)
     ]
-    changed = [family for family in found if not family.is_untouched]
-    for family in changed:
-        yield from _bytes_kept(family)
-    if changed:
-        seen, sees = sights(before, after)
-        for family in changed:
-            yield from _sent_alike(family, seen, sees, before)
+    yield from _sent_and_received(change, [family for family in found if not family.is_untouched])
 
 
-def group_order(before: Program, after: Program) -> Iterator[tuple[str, str]]:
+def _sent_and_received(change: Change, changed: list[_Family]) -> Iterator[tuple[str, str]]:
+    """What is wrong with families, unless it can be proved that their results are what they were all the same."""
+    if not changed:
+        return
+    seen, sees = change.sights
+    bytes_of = {family: [*_bytes_kept(family)] for family in changed}
+    sent_by = {family: [*_sent_alike(family, seen, sees, change.before)] for family in changed}
+    wrong = [family for family in changed if bytes_of[family] or sent_by[family]]
+    wrong = [family for family in wrong if not change.proofs.proved(family.was, family.now)]
+    for found in (bytes_of, sent_by):
+        for family in wrong:
+            yield from found[family]
+
+
+def group_order(change: Change) -> Iterator[tuple[str, str]]:
     """Within a group, collectives are issued in the order in which they were; a bucket counts as its first member."""
-    origins = _origins(before, after)
+    before, after, origins = change.before, change.after, change.starts
     issued: dict[str, list[tuple[int, str]]] = {}
     for op in after.starts:
         if op.comm is not None and origins[op.name]:
@@ -62,12 +74,6 @@ def group_order(before: Program, after: Program) -> Iterator[tuple[str, str]]:
         for (first, one), (second, other) in pairwise(starts):
             if second < first:
                 yield other, f"%{one} was issued after %{other} in group {group}, and now comes before it"
-
-
-def _origins(before: Program, after: Program) -> dict[str, tuple[str, ...]]:
-    """For each start of `after`, the starts of `before` that it stands for."""
-    heirs = Heirs(before, after)
-    return {op.name: tuple(name for name in heirs.origins(op) if before[name].is_start) for op in after.starts}
 
 
 def _bytes_kept(family: _Family) -> Iterator[tuple[str, str]]:
@@ -106,7 +112,7 @@ def _sent_alike(family: _Family, was: Sights, now: Sights, before: Program) -> I
     names = [op.name for op in family.was]
     sent, sends = was.places_seen(names), now.places_seen(op.name for op in family.now)
     # One half of a collective may feed the other.
-    own = frozenset[int]().union(*(was.layout.places[name] for name in names))
+    own = frozenset[int]().union(*(was.layout.places(name) for name in names))
     culprit, old, new = family.now[-1].name, named(names), named(op.name for op in family.now)
     for place in sorted(sends - sent - own):
         yield culprit, f"%{maker_of(place, before)} is sent by {new}, and was not by {old}"

@@ -17,27 +17,38 @@ class Heirs:
     def __init__(self, before: Program, after: Program) -> None:
         self._before, self._after = before, after
         self._made_from, self._stood_for = _by_source(after.ops), _by_source(before.ops)
+        self._origins = {op.name: self._origins_of(op) for op in after.ops}
+        self.new = frozenset([name for name, found in self._origins.items() if not found])  # they stand for nobody
 
     def of(self, name: str) -> tuple[str, ...]:
         """The ops of `after` that the op `name` of `before` lives on in; none if it is gone."""
-        if name in self._after:
+        if name in self._origins:
             return (name,)
         known = identity(self._before[name])
         return tuple(dict.fromkeys(heir for source in known for heir in self._made_from.get(source, ())))
 
     def origins(self, op: Op) -> tuple[str, ...]:
         """The ops of `before` that an op of `after` stands for; none if it is new."""
-        own = (op.name,) if op.name in self._before else ()
-        if own and op.sources == self._before[op.name].sources:
-            return own
-        found = [*own]
+        return self._origins[op.name]
+
+    def unchanged(self, op: Op) -> bool:
+        """Whether an op of `after` is an op of `before` and nothing else: then `arguments_kept` compares the two."""
+        place = self._before.index.get(op.name)
+        return place is not None and op.sources == self._before.ops[place].sources
+
+    def _origins_of(self, op: Op) -> tuple[str, ...]:
+        if self.unchanged(op):
+            return (op.name,)
+        found = [op.name] if op.name in self._before else []
         for source in op.sources:
             found += [source] if source in self._before else self._stood_for.get(source, ())
         return tuple(dict.fromkeys(found))
 
     def same(self, was: Arg, now: Arg) -> bool:
         """Whether an argument is still the same: the same literals, and values that stand for what was there."""
-        old, new = list(refs(was)), list(refs(now))
+        if isinstance(was, Ref) and isinstance(now, Ref):
+            return self._includes(now.name, was.name)
+        old, new = refs(was), refs(now)
         if len(old) != len(new) or not all(self._includes(b.name, a.name) for a, b in zip(old, new, strict=True)):
             return False
         # As text: 1, 1.0 and True are equal to Python, and nan is not equal to itself.

@@ -17,6 +17,8 @@ _REDUCING = ("reduce_scatter", "all_reduce")
 
 def unique_names(program: Program) -> Iterator[tuple[str, str]]:
     """Every op has a name of its own."""
+    if len(program.index) == len(program.ops):
+        return
     seen: set[str] = set()
     for op in program.ops:
         if op.name in seen:
@@ -27,7 +29,13 @@ def unique_names(program: Program) -> Iterator[tuple[str, str]]:
 def defined_before_use(program: Program) -> Iterator[tuple[str, str]]:
     """A value is used only after the op that makes it; outputs exist."""
     circle: Mapping[str, int] = {}
+    index, nowhere = program.index, len(program)
     for position, op in enumerate(program.ops):
+        for ref in op.refs():
+            if index.get(ref.name, nowhere) >= position:
+                break
+        else:
+            continue
         for name in dict.fromkeys(ref.name for ref in op.refs()):
             place = program.index.get(name)
             if place is None:
@@ -133,7 +141,7 @@ def waited_before_read(program: Program) -> Iterator[tuple[str, str]]:
                 if pending.get(storage) == start_of[op.name]:  # and not a later one that reuses the memory
                     del pending[storage]
             continue
-        for start in _owners(reads | writes, pending):
+        for start in _owners(reads | writes, pending) if pending else ():
             yield op.name, f"%{op.name} touches the result of %{start} before any wait for it"
         if op.is_start:
             pending.update(dict.fromkeys(known.of_value(op.name), op.name))
@@ -153,7 +161,7 @@ def unchanged_in_flight(program: Program) -> Iterator[tuple[str, str]]:
                     del missing[start]
                     _forget(program[start], sending, known.of_args(program[start].args))
             continue
-        for storage in sorted(writes):
+        for storage in sorted(writes) if writes else ():
             for flying in sending.get(storage, ()):
                 yield op.name, f"%{op.name} writes to what %{flying} is still sending: its wait comes later"
         if op.is_start:

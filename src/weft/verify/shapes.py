@@ -21,6 +21,8 @@ Expected = TensorSpec | str | None  # the first result, or what is wrong with th
 def shapes(program: Program) -> Iterator[tuple[str, str]]:
     """Shapes and dtypes are consistent, as far as the table knows the op."""
     for op in program.ops:
+        if op.target not in _TABLE and op.target != "getitem":
+            continue
         for expected, found in _results(op, program):
             if isinstance(expected, str):
                 yield op.name, f"%{op.name} ({op.target}): {expected}"
@@ -33,9 +35,7 @@ def _results(op: Op, program: Program) -> Iterator[tuple[Expected, Spec]]:
     if op.target == "getitem":
         yield from _getitem(op, program)
         return
-    rule = _TABLE.get(op.target)
-    if rule is None:
-        return
+    rule = _TABLE[op.target]
     coalesced = op.args[0] if op.comm is not None and op.args and isinstance(op.args[0], tuple) else None
     if coalesced is None:
         if len(op.out) != 1:
@@ -53,12 +53,13 @@ def _results(op: Op, program: Program) -> Iterator[tuple[Expected, Spec]]:
 def _tensors(args: tuple[Arg, ...], program: Program) -> Tensors:
     """The specs of the tensors among positional arguments; lists are opened."""
     found: Tensors = []
+    ops, index = program.ops, program.index
     for arg in args:
         if isinstance(arg, Ref):
-            out = program[arg.name].out
+            out = ops[index[arg.name]].out
             if len(out) == 1 and isinstance(out[0], TensorSpec):
                 found.append(out[0])
-        elif isinstance(arg, tuple):
+        elif isinstance(arg, tuple) and arg and not isinstance(arg[0], int):
             found += _tensors(arg, program)
     return found
 
@@ -76,8 +77,9 @@ def _getitem(op: Op, program: Program) -> Iterator[tuple[Expected, Spec]]:
 def _agree(expected: TensorSpec, found: Spec) -> bool:
     if not isinstance(found, TensorSpec) or len(expected.shape) != len(found.shape):
         return False
-    sizes = zip(expected.shape, found.shape, strict=True)
-    return expected.dtype == found.dtype and all(_same(a, b) for a, b in sizes)
+    if expected.dtype != found.dtype:
+        return False
+    return expected.shape == found.shape or all(map(_same, expected.shape, found.shape))
 
 
 def _same(left: Dim, right: Dim) -> bool:
@@ -169,6 +171,8 @@ def _broadcast(op: Op, given: Tensors) -> Expected:
     """Pointwise ops: the shape is known, the dtype is torch's business."""
     if not given or not op.out or not isinstance(op.out[0], TensorSpec):
         return None
+    if all(spec.shape == given[0].shape for spec in given):
+        return TensorSpec(given[0].shape, op.out[0].dtype)
     rank = max(len(spec.shape) for spec in given)
     sizes: list[Dim] = [1] * rank
     for spec in given:
@@ -197,6 +201,18 @@ def _concatenated(op: Op, given: Tensors) -> Expected:
     return TensorSpec(shape, op.out[0].dtype)
 
 
+def _packed(op: Op, given: Tensors) -> Expected:
+    dtype, rows = op.argument(1), op.argument(2)
+    if not given or not isinstance(dtype, Dtype) or not isinstance(rows, int) or rows < 1:
+        return "needs tensors, a dtype and a number of rows"
+    total: Dim = 0
+    for spec in given:
+        if hint(spec.numel) % rows:
+            return f"cannot cut {print_spec(spec)} into {rows} equal rows"
+        total = total + spec.numel
+    return TensorSpec((total,), dtype.name)
+
+
 _LIKE_FIRST = """
 wait all_reduce.start all_reduce_.start broadcast.start broadcast_.start aten.clone.default aten.alias.default
 aten.detach.default aten.relu.default aten.neg.default aten.add_.Tensor aten.mul_.Tensor aten.mul_.Scalar
@@ -221,6 +237,7 @@ _TABLE: Mapping[str, Callable[[Op, Tensors], Expected]] = {
     "aten._unsafe_view.default": _reshaped,
     "prims.convert_element_type.default": _cast,
     "aten.cat.default": _concatenated,
+    "weft.pack.default": _packed,
     **dict.fromkeys(_LIKE_FIRST.split(), _like_first),
     **dict.fromkeys(_POINTWISE.split(), _broadcast),
 }

@@ -4,12 +4,15 @@ A *place* is a storage of `before` whose maker lives on in `after`. All other me
 to see what those saw that filled it: an op may be fed through ops that a pass put in between. A value on scratch that
 stands for values of `before`, as a part of a bucket does, is at the place of those. That the parts of a bucket do not
 overlap is taken from their `sources`, and not proved.
+
+Where nobody ever writes, everybody sees a place as it was made. So only starts, which must say what they send, and
+those that fill scratch note such places; most ops note nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 
 from weft.analysis.storages import storages
 from weft.ir.args import refs
@@ -21,23 +24,48 @@ CALLER = ""  # as a reader: who gets the outputs and has the inputs back
 MADE = ""  # as a writer: nobody wrote there since the place was made
 
 Sight = frozenset[tuple[int, str]]  # places, each with the op that wrote there last
-_Storages = frozenset[int]
+_NONE: frozenset[int] = frozenset()
 _NOTHING: Sight = frozenset()
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each value of a Program is: at which places of `before`, and in which scratch storages of its own."""
+    """Where the values of a Program are.
 
-    places: Mapping[str, _Storages]
-    scratch: Mapping[str, _Storages]
+    - `storages`: of each value
+    - `place`: for each of those that is one: which place it is
+    - `home`: of values on scratch that stand for values of `before`: the places of those
+    """
+
+    storages: Mapping[str, tuple[int, ...]]
+    place: Mapping[int, int]
+    home: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    def places(self, name: str) -> frozenset[int]:
+        """The places that a value is at."""
+        found = frozenset([self.place[storage] for storage in self.storages[name] if storage in self.place])
+        return found | self.home[name] if name in self.home else found
+
+    def scratch(self, name: str) -> list[int]:
+        """The scratch storages that a value is in."""
+        if name in self.home:
+            return []
+        return [storage for storage in self.storages[name] if storage not in self.place]
+
+    def within(self, chosen: Set[int]) -> set[str]:
+        """The values that are in no other storages than these."""
+        return {
+            name
+            for name, own in self.storages.items()
+            if (own[0] in chosen if len(own) == 1 else all(storage in chosen for storage in own))
+        }
 
 
 @dataclass(frozen=True)
 class Sights:
     """Of one Program:
 
-    - `seen`: what each op that reads sees, and what the CALLER sees after the last of them
+    - `seen`: what ops see that read memory that is written, and starts; and the CALLER after the last of them
     - `last`: for an op of `before` and a place: the last op that writes there in its stead
     - `written`: for each op that writes to places: how many bytes to which
     - `layout`: where each value is
@@ -49,19 +77,19 @@ class Sights:
     layout: Layout
 
     def places_seen(self, names: Iterable[str]) -> frozenset[int]:
-        """The places that any of these ops reads."""
+        """The places that any of these starts reads."""
         return frozenset(place for name in names for place, _ in self.seen.get(name, ()))
 
 
-def sights(before: Program, after: Program) -> tuple[Sights, Sights]:
+def sights(before: Program, after: Program, heirs: Heirs) -> tuple[Sights, Sights]:
     """What is seen in `before` and in `after`. The names and definitions of both must be in order."""
-    heirs = Heirs(before, after)
-    was = _layout_before(before, heirs)
+    lost = {op.name for op in before.ops if op.name not in after.index and not heirs.of(op.name)}
+    was = _layout_before(before, lost)
     now = _layout_after(before, after, heirs, was)
-    living = {op.name for op in before.ops if heirs.of(op.name)}
+    written = _written(before, was) | _written(after, now)
     return (
-        _Walk(before, was, lambda op: (op.name,) if op.name in living else ()).run(),
-        _Walk(after, now, heirs.origins).run(),
+        _Walk(before, was, lost, lambda op: (op.name,) if op.name not in lost else (), written).run(),
+        _Walk(after, now, heirs.new, heirs.origins, written).run(),
     )
 
 
@@ -70,50 +98,57 @@ def maker_of(place: int, before: Program) -> str:
     return before.ops[storages(before).maker[place]].name
 
 
-def _layout_before(before: Program, heirs: Heirs) -> Layout:
-    known = storages(before)
-    shared = _union(made for name, made in _made(before).items() if heirs.of(name))
-    values = {op.name: known.of_value(op.name) for op in before.ops}
-    places = {name: own & shared for name, own in values.items()}
-    return Layout(places, {name: own - shared for name, own in values.items()})
+def _layout_before(before: Program, lost: Set[str]) -> Layout:
+    shared = {storage: storage for name, made in _made(before).items() if name not in lost for storage in made}
+    return Layout(before.fact(_storages), shared)
 
 
 def _layout_after(before: Program, after: Program, heirs: Heirs, was: Layout) -> Layout:
-    known = storages(after)
     had, place = _made(before), dict[int, int]()
     for name, made in _made(after).items():
-        place.update(zip(made, had.get(name, ()), strict=False))
+        if name in had:
+            place.update(zip(made, had[name], strict=False))
     still_there = frozenset(place.values())
-    places: dict[str, _Storages] = {}
-    scratch: dict[str, _Storages] = {}
+    home: dict[str, frozenset[int]] = {}
+    now = Layout(after.fact(_storages), place, home)
+    settled = now.within(place.keys())
     for op in after.ops:
-        own = known.of_value(op.name)
-        places[op.name] = frozenset([place[storage] for storage in own if storage in place])
-        scratch[op.name] = frozenset([storage for storage in own if storage not in place])
-        if scratch[op.name]:
-            home = _home(op, heirs.origins(op), was, Layout(places, scratch)) - still_there
-            places[op.name] |= home
-            scratch[op.name] = frozenset() if home else scratch[op.name]
-    return Layout(places, scratch)
+        if op.name not in settled and (found := _home(op, heirs.origins(op), was, now) - still_there):
+            home[op.name] = found
+    return now
 
 
-def _home(op: Op, origins: tuple[str, ...], was: Layout, now: Layout) -> _Storages:
+def _home(op: Op, origins: tuple[str, ...], was: Layout, now: Layout) -> frozenset[int]:
     """The places of the values that one on scratch stands for; a view that is new is where its base is."""
     if origins:
-        return _union(was.places[origin] for origin in origins)
+        return _NONE.union(*(was.places(origin) for origin in origins))
     bases = [ref.name for key in op.traits.views for ref in refs(op.argument(key))]
-    return _union(now.places[base] for base in bases if not now.scratch[base])
+    return _NONE.union(*(now.places(base) for base in bases if not now.scratch(base)))
 
 
-def _made(program: Program) -> dict[str, list[int]]:
+def _storages(program: Program) -> Mapping[str, tuple[int, ...]]:
+    """For each value, the storages of all its results."""
+    known = storages(program).of
+    return {
+        name: results[0] if len(results) == 1 else tuple([storage for result in results for storage in result])
+        for name, results in known.items()
+    }
+
+
+def _made(program: Program) -> Mapping[str, list[int]]:
     """For each op, the storages of the tensors that it allocates."""
+    return program.fact(_find_made)
+
+
+def _find_made(program: Program) -> Mapping[str, list[int]]:
     found: dict[str, list[int]] = {}
     result, previous = 0, -1
     for storage, maker in enumerate(storages(program).maker):
         result = result + 1 if maker == previous else 0
         previous = maker
-        if isinstance(program.ops[maker].out[result], TensorSpec):
-            found.setdefault(program.ops[maker].name, []).append(storage)
+        op = program.ops[maker]
+        if isinstance(op.out[result], TensorSpec):
+            found.setdefault(op.name, []).append(storage)
     # An attribute that is fetched several times is one tensor, and any of those ops may be dropped.
     for op in program.ops:
         if op.target == "get_attr":
@@ -121,61 +156,87 @@ def _made(program: Program) -> dict[str, list[int]]:
     return found
 
 
-def _union(sets: Iterable[Iterable[int]]) -> _Storages:
-    return frozenset[int]().union(*sets)
+def _written(program: Program, layout: Layout) -> frozenset[int]:
+    """The places that anybody writes to."""
+    names = {ref.name for op in program.ops for key in op.traits.mutates for ref in refs(op.argument(key))}
+    return _NONE.union(*map(layout.places, names))
 
 
 class _Walk:
     """Goes through a Program in its order and notes who wrote where."""
 
-    def __init__(self, program: Program, layout: Layout, origins: Callable[[Op], tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        layout: Layout,
+        strangers: Set[str],
+        origins: Callable[[Op], tuple[str, ...]],
+        written: frozenset[int],
+    ) -> None:
         self._program, self._layout, self._origins = program, layout, origins
+        self._strangers = strangers
+        silent = {storage for storage, where in layout.place.items() if where not in written}
+        # Values that are written to, or on scratch: all others look the same to everybody.
+        self._loud = layout.storages.keys() - (layout.within(silent) - layout.home.keys())
         self._writer: dict[int, str] = {}
         self._filled: dict[int, Sight] = {}  # scratch storages: what those saw that filled them
         self._last: dict[tuple[str, int], str] = {}
-        self._written: dict[str, dict[int, int]] = {}
+        self._sizes: dict[str, dict[int, int]] = {}
 
     def run(self) -> Sights:
         seen: dict[str, Sight] = {}
-        matters = self._matters()
-        for op in self._program.ops:
-            if op.name in matters and not op.traits.is_view:
-                # What a start is to write to (`out`) it does not read.
-                read = op.refs() if not op.is_start else (ref for arg in op.args for ref in refs(arg))
-                seen[op.name] = self._look(ref.name for ref in read)
-                self._fill(op.name, seen[op.name])
-                self._write(op, seen[op.name])
-        seen[CALLER] = self._look(_kept(self._program))
-        return Sights(seen, self._last, self._written, self._layout)
+        touching = [op for op in self._program.ops if op.comm is not None or self._touches(op)]
+        unseen = self._unseen(touching)
+        for op in touching:
+            if op.traits.is_view or op.name in unseen:
+                continue
+            # What a start is to write to (`out`) it does not read.
+            read = op.refs() if op.comm is None else [ref for arg in op.args for ref in refs(arg)]
+            seen[op.name] = self._look(ref.name for ref in read)
+            self._fill(op.name, seen[op.name])
+            self._write(op, seen[op.name])
+        seen[CALLER] = self._look(name for name in _kept(self._program) if name in self._loud)
+        return Sights(seen, self._last, self._sizes, self._layout)
 
-    def _matters(self) -> set[str]:
-        """The ops that both Programs have, those that write, and all that feed them; not what is dead or to be."""
-        found: set[str] = set()
-        for op in reversed(self._program.ops):
-            if op.name in found or op.traits.mutates or self._origins(op):
-                found.add(op.name)
-                found.update(ref.name for ref in op.refs())
+    def _touches(self, op: Op) -> bool:
+        loud = self._loud
+        return op.name in loud or any(ref.name in loud for ref in op.refs())
+
+    def _unseen(self, touching: Sequence[Op]) -> set[str]:
+        """Of the ops that only one Program has: those that feed no others, as they are dead or are to be."""
+        found = {name for name in self._strangers if not self._program[name].traits.mutates}
+        if not found:
+            return found
+        for op in reversed(touching):
+            if op.name not in found:
+                found.difference_update([ref.name for ref in op.refs()])
         return found
 
     def _look(self, names: Iterable[str]) -> Sight:
         found: set[tuple[int, str]] = set()
+        place_of, home, writer = self._layout.place, self._layout.home, self._writer
         for name in names:
-            found.update((place, self._writer.get(place, MADE)) for place in self._layout.places[name])
-            for storage in self._layout.scratch[name]:
-                found |= self._filled.get(storage, _NOTHING)
+            for storage in self._layout.storages[name]:
+                place = place_of.get(storage)
+                if place is not None:
+                    found.add((place, writer.get(place, MADE)))
+                elif name not in home:
+                    found |= self._filled.get(storage, _NOTHING)
+            if name in home:
+                found.update([(place, writer.get(place, MADE)) for place in home[name]])
         return frozenset(found)
 
     def _fill(self, name: str, sight: Sight) -> None:
-        for storage in self._layout.scratch[name]:
+        for storage in self._layout.scratch(name):
             self._filled[storage] = self._filled.get(storage, _NOTHING) | sight
 
     def _write(self, op: Op, sight: Sight) -> None:
         for name in [ref.name for key in op.traits.mutates for ref in refs(op.argument(key))]:
             self._fill(name, sight)
             size = sum(spec.nbytes for spec in self._program[name].out)
-            for place in self._layout.places[name]:
+            for place in self._layout.places(name):
                 self._writer[place] = op.name
-                sizes = self._written.setdefault(op.name, {})
+                sizes = self._sizes.setdefault(op.name, {})
                 sizes[place] = sizes.get(place, 0) + size
                 self._last.update(((origin, place), op.name) for origin in self._origins(op))
 
