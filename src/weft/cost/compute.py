@@ -147,7 +147,7 @@ aten.native_group_norm.default aten.native_group_norm_backward.default aten.nonz
 aten.scatter.src aten.scatter.value aten.scatter_add.default aten.scatter_reduce.two aten.searchsorted.Tensor
 aten.split_with_sizes_copy.default aten.unfold_backward.default aten.upsample_bilinear2d.vec
 aten.upsample_nearest2d.vec
-fsdp.all_gather_copy_in.default fsdp.chunk_cat.default fsdp.split_with_sizes_copy.default
+fsdp.all_gather_copy_in.default fsdp.chunk_cat.default fsdp.split_with_sizes_copy.default weft.pack.default
 """
 
 _FOREACH = """

@@ -16,6 +16,7 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 
 from weft.errors import GraphError
+from weft.fx.pack import pack as _pack  # noqa: F401  # defines the operator
 
 _SYMBOLIC = (
     "sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum _sym_sqrt _sym_cos _sym_sin _sym_log2 _sym_exp"

@@ -87,7 +87,9 @@ def refs(arg: Arg) -> tuple[Ref, ...]:
     """The references in an argument, left to right, with repetition."""
     if isinstance(arg, Ref):
         return (arg,)
-    return tuple(ref for part in parts(arg) for ref in refs(part))
+    if not isinstance(arg, tuple | Tuple | Slice | Dict):  # most are leaves, and every op that is made asks
+        return ()
+    return tuple([ref for part in parts(arg) for ref in refs(part)])
 
 
 def parts(arg: Arg) -> tuple[Arg, ...]:

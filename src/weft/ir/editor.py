@@ -28,6 +28,7 @@ class Editor:
         self._link_all([op.name for op in program.ops])
         self._renamed: dict[str, str] = {}
         self._taken = set(self._ops)
+        self._counts: dict[str, int] = {}  # of each name that was wanted more than once, the last number that it got
         self._lost = {source for op in program.ops for source in op.sources} - self._taken
 
     def __getitem__(self, name: str) -> Op:
@@ -61,6 +62,15 @@ class Editor:
     def insert_after(self, anchor: str, op: Op) -> Ref:
         """Add a new op directly after `anchor`; its name is made unique. Returns how to refer to it."""
         return self._insert(op, self._known(anchor))
+
+    def free_name(self, base: str) -> str:
+        """The first name with this beginning that nobody has or had: a new op is never mistaken for an old one."""
+        name, count = base, self._counts.get(base, 0)
+        while name in self._taken:
+            count += 1
+            name = f"{base}_w{count}"
+        self._counts[base] = count
+        return name
 
     def replace(self, op: Op) -> None:
         """Put `op` in the place of the op that now has its name."""
@@ -112,12 +122,8 @@ class Editor:
     def _insert(self, op: Op, after: str) -> Ref:
         if not op.name:
             raise ProgramError("an op needs a name of its own; '' is empty")
-        base, name, count = op.name, op.name, 0
-        # Removed names stay taken: a new op must never be mistaken for an old one.
-        while name in self._taken:
-            count += 1
-            name = f"{base}_w{count}"
-        self._ops[name] = self._with_origins(replace(op, name=name))
+        name = self.free_name(op.name)
+        self._ops[name] = self._with_origins(op if name == op.name else replace(op, name=name))
         self._taken.add(name)
         self._link(name, after)
         return Ref(name)
@@ -133,7 +139,7 @@ class Editor:
                 raise ProgramError(f"%{op.name} names %{source} as its source, and there is no such op")
             known = self._ops[source] if source in self._ops else self._program[source]
             flat.update(dict.fromkeys(known.sources or (source,)))
-        return replace(op, sources=tuple(flat))
+        return op if tuple(flat) == op.sources else replace(op, sources=tuple(flat))
 
     def _link_all(self, names: list[str]) -> None:
         pairs = list(pairwise([_END, *names, _END]))
@@ -161,7 +167,10 @@ class Editor:
 
 
 def _renamed(op: Op, names: dict[str, str]) -> Op:
-    if not names or not any(ref.name in names for ref in op.refs()):
+    for ref in op.refs():
+        if ref.name in names:
+            break
+    else:
         return op
     args = tuple(rename(arg, names) for arg in op.args)
     return replace(op, args=args, kwargs={key: rename(arg, names) for key, arg in op.kwargs.items()})

@@ -28,6 +28,7 @@ _OWN: Mapping[str, Traits] = {
     "get_attr": PURE,
     "getitem": Traits(views=(0,)),
     "wait": Traits(views=(0,)),
+    "weft.pack.default": PURE,  # (inputs, dtype, rows): a buffer to send, as fx/pack.py has it
     "all_gather.start": Traits(communicates=True),
     "all_gather_out.start": Traits(communicates=True, views=("out",), mutates=("out",)),
     "reduce_scatter.start": Traits(communicates=True),

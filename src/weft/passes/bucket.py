@@ -11,9 +11,11 @@ from weft.analysis.windows import Window
 from weft.errors import OptionError
 from weft.ir.program import Program
 from weft.ir.text import counted
+from weft.passes.absorbing import conversions
 from weft.passes.base import Context, Plan, Remark, fingerprint
-from weft.passes.combine import combine, place
-from weft.passes.members import KINDS, apply_buckets, bucket_step, check_options, key_of, mergeable
+from weft.passes.combine import Joint, apart, combine
+from weft.passes.members import KINDS, apply_buckets, bucket_step, check_options, key_of, mergeable, saved_us
+from weft.passes.only import check_only, left_out, missed
 from weft.passes.options import pass_text
 
 Cap = float | tuple[float, ...] | Callable[[int], float]
@@ -27,8 +29,11 @@ class BucketPass:
       bucket, whose last one is for all that follow, or from Python a function of the bucket's number
     - `max_count`: how many collectives a bucket may have
     - `kinds`: which kinds of collectives; all that can be merged if not given
-    - `mode`: `default` copies the inputs into one buffer and takes the results out of another; `multidtype` does so
-      with gathers of any dtypes, as bytes; `coalesced` makes one call of the backend for all, without copies
+    - `mode`: `default` copies the inputs into one buffer and takes the results out of another; `custom_op` does so with
+      one op, which also does the conversions in front; `multidtype` does so with gathers of any dtypes, as bytes;
+      `coalesced` makes one call of the backend for all, without copies
+    - `only`: `all`; `parameters`, that is gathers of parameters and reductions of gradients; `inter_node`, that is
+      groups that span nodes of the machine; or what is inside of a module, such as `layers.0` or `layers.*.mlp`
     """
 
     name: ClassVar[str] = "bucket"
@@ -39,26 +44,31 @@ class BucketPass:
     max_count: int | None = None
     kinds: tuple[str, ...] = KINDS
     mode: str = "default"
+    only: str = "all"
 
     def __post_init__(self) -> None:
         check_options(self.name, self.kinds, self.mode)
-        if self.max_count is not None and self.max_count < 1:
-            raise OptionError(f"bucket: max_count must be at least 1, not {self.max_count}")
-        for cap in self.cap_mb if isinstance(self.cap_mb, tuple) else ():
-            _checked_cap(cap)
-        if isinstance(self.cap_mb, tuple) and not self.cap_mb:
+        check_only(self.name, self.only)
+        if self.max_count is not None and not (isinstance(self.max_count, int) and self.max_count >= 1):
+            raise OptionError(f"bucket: max_count must be at least 1, not {self.max_count!r}")
+        if self.cap_mb == ():
             raise OptionError("bucket: cap_mb needs at least one number")
-        if isinstance(self.cap_mb, int | float):
-            _checked_cap(self.cap_mb)
+        if not callable(self.cap_mb):
+            for cap in self.cap_mb if isinstance(self.cap_mb, tuple) else (self.cap_mb,):
+                _checked_cap(cap)
 
     def plan(self, program: Program, context: Context) -> Plan:
         """A step for each bucket of several collectives; a remark for each bucket, and for each that stays alone."""
-        chosen, others = mergeable(program, self.kinds, self.mode)
-        remarks = [Remark(self.name, name, "refused", why) for name, why in others.items()]
+        able, others = mergeable(program, self.kinds, self.mode)
+        others = {**left_out(program, context, self.name, self.only), **others}
+        remarks = [Remark(self.name, op.name, "refused", others[op.name]) for op in program.starts if op.name in others]
+        if (note := missed(program, self.name, self.only)) is not None:
+            remarks = [note]
+        chosen = [window for window in able if window.start.name not in others]
         choice = _Choice(self, program)
         buckets = combine(chosen, choice.key, choice.fits)
         steps = [bucket_step(program, bucket, self.mode) for bucket in buckets if len(bucket) > 1]
-        remarks += [self._remark(bucket, choice) for bucket in buckets]
+        remarks += [self._remark(bucket, choice, program, context) for bucket in buckets]
         return Plan(pass_text(self), fingerprint(program), tuple(steps), tuple(remarks))
 
     def apply(self, program: Program, plan: Plan) -> Program:
@@ -72,7 +82,7 @@ class BucketPass:
             return _checked_cap(cap(number)) * 1e6
         return (cap[min(number, len(cap) - 1)] if isinstance(cap, tuple) else cap) * 1e6
 
-    def _remark(self, bucket: Sequence[Window], choice: _Choice) -> Remark:
+    def _remark(self, bucket: Sequence[Window], choice: _Choice, program: Program, context: Context) -> Remark:
         first = bucket[0].start
         nbytes = sum(total_bytes(member.start) for member in bucket)
         if len(bucket) == 1:
@@ -80,6 +90,10 @@ class BucketPass:
             return Remark(self.name, first.name, "refused", f"stays alone with {nbytes:,} bytes: {why}")
         names = ", ".join(f"%{member.start.name}" for member in bucket[1:4]) + (", …" if len(bucket) > 4 else "")
         message = f"launched together with {names}: {counted(len(bucket), 'collective')}, {nbytes:,} bytes"
+        if self.mode == "custom_op" and (count := sum(conversions(program, member) for member in bucket)):
+            message += f", {counted(count, 'conversion')} inside the pack"
+        if context.cost is not None:
+            message += f"; {_worth(*saved_us(program, bucket, self.mode, context.cost))}"
         return Remark(self.name, first.name, "done", message)
 
 
@@ -89,42 +103,40 @@ class _Choice:
     def __init__(self, options: BucketPass, program: Program) -> None:
         self._options, self._program = options, program
         self._numbers: dict[Hashable, int] = {}
+        self._joints: dict[str, Joint] = {}  # of each bucket, by its first member
         self.why: dict[str, str] = {}
 
     def key(self, window: Window) -> Hashable:
         return key_of(self._program, window, self._options.mode)
 
     def fits(self, bucket: Sequence[Window], window: Window) -> bool:
-        why = self._obstacle(bucket, window)
-        if why is not None:
-            self.why[window.start.name] = why
-            self.why.setdefault(bucket[0].start.name, f"%{window.start.name} does not go with it: {why}")
-            self._numbers[self.key(window)] = self._numbers.get(self.key(window), 0) + 1
-        return why is None
+        first, key = bucket[0].start.name, self.key(window)
+        joint = (self._joints.get(first) or Joint.of(bucket[0])).joined(Joint.of(window))
+        why = self._obstacle(bucket, window, joint, self._options.cap_bytes(self._numbers.get(key, 0)))
+        if why is None:
+            self._joints[first] = joint
+            return True
+        self.why[window.start.name] = why
+        self.why.setdefault(first, f"%{window.start.name} does not go with it: {why}")
+        self._numbers[key] = self._numbers.get(key, 0) + 1
+        return False
 
-    def _obstacle(self, bucket: Sequence[Window], window: Window) -> str | None:
+    def _obstacle(self, bucket: Sequence[Window], window: Window, joint: Joint, cap: float) -> str | None:
         first = bucket[0].start.name
-        cap = self._options.cap_bytes(self._numbers.get(self.key(window), 0))
-        whole = sum(total_bytes(member.start) for member in (*bucket, window))
-        if whole > cap:
-            return f"with it the bucket of %{first} would have {whole:,} bytes, and may have {cap:,.0f}"
+        if joint.nbytes > cap:
+            return f"with it the bucket of %{first} would have {joint.nbytes:,} bytes, and may have {cap:,.0f}"
         if len(bucket) == self._options.max_count:
             return f"the bucket of %{first} has {counted(len(bucket), 'collective')}, and may not have more"
-        if place((*bucket, window)) is None:
-            return self._apart((*bucket, window))
-        return None
+        return None if joint.has_place else apart(self._program, (*bucket, window))
 
-    def _apart(self, members: Sequence[Window]) -> str:
-        """Why members have no place in common: what the last to be ready waits for, and who cannot wait so long."""
-        if max(one.ready for one in members) < min(one.due for one in members):
-            held, soon = max(members, key=lambda one: one.settled), min(members, key=lambda one: one.used)
-            stop, user = self._program.ops[held.settled].name, self._program.ops[soon.used].name
-            return f"%{held.start.name} is waited for after %{stop}, and %{user} needs %{soon.start.name}"
-        due = min(members, key=lambda member: member.due)
-        ready = max(members, key=lambda member: member.ready)
-        user, maker = self._program.ops[due.due].name, self._program.ops[ready.ready].name
-        late = "is given the result of another collective" if maker == ready.start.name else f"can start after %{maker}"
-        return f"%{ready.start.name} {late}, and %{user} needs %{due.start.name}"
+
+def _worth(saved_us: float, copies_us: float) -> str:
+    """What a bucket comes to: the time of communication that it saves, less what its copies cost."""
+    saved, copies = round(saved_us, 1) + 0.0, round(copies_us, 1) + 0.0  # no -0.0, which would be printed
+    net = saved - copies
+    less = f" less {copies:,.1f} us of copies" if copies > 0 else ""
+    more = f" and {-copies:,.1f} us of conversions" if copies < 0 else ""
+    return f"{'saves' if net >= 0 else 'costs'} {abs(net):,.1f} us: {saved:,.1f} us of communication{less}{more}"
 
 
 def _checked_cap(cap: float) -> float:

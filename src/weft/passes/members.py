@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
+from weft.analysis.traffic import total_bytes
 from weft.analysis.windows import Window, windows
+from weft.cost.model import CostModel, HardwareModel
 from weft.errors import OptionError, PlanError
 from weft.ir.args import Ref
-from weft.ir.program import Op, Program
+from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import TensorSpec
+from weft.passes.absorbing import conversions
 from weft.passes.base import Plan, Step, check_fits
 from weft.passes.combine import place
 from weft.passes.merging import WAYS, Bucket, merge
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 # What each way can merge.
-_ABLE: Mapping[str, tuple[str, ...]] = {"default": KINDS, "multidtype": ("all_gather",), "coalesced": KINDS[:3]}
+_ABLE: Mapping[str, tuple[str, ...]] = {
+    "default": KINDS,
+    "custom_op": KINDS,
+    "multidtype": KINDS[:1],
+    "coalesced": KINDS[:3],
+}
 
 
 def check_options(pass_name: str, kinds: Sequence[str], mode: str) -> None:
@@ -61,6 +69,34 @@ def apply_buckets(program: Program, plan: Plan) -> Program:
             raise PlanError(f"not a bucket, or one that this program does not have: {step}")
         buckets.append(Bucket(tuple(known[op] for op in step.ops), program.index[str(where)], str(way)))
     return merge(program, buckets, plan.pass_text)
+
+
+def copies_us(comm: Collective, mode: str, cost: CostModel) -> Callable[[int], float]:
+    """What it takes to copy a bucket of so many bytes together, and its parts out of a gathered one."""
+    if mode == "coalesced" or not isinstance(cost, HardwareModel):
+        return lambda nbytes: 0.0
+    share = 1 / comm.group.size if comm.kind == "all_gather" else 1.0  # of the whole tensor, what is sent
+    out = 1.0 if comm.kind == "all_gather" else 0.0
+    return lambda nbytes: cost.launch_us + cost.moved_us(round(2 * nbytes * (share + out)))
+
+
+def saved_us(program: Program, members: Sequence[Window], mode: str, cost: CostModel) -> tuple[float, float]:
+    """What a bucket saves on the group's stream, and what its copies cost, less the conversions that they do."""
+    comm = members[0].start.comm
+    assert comm is not None, "a start communicates"
+    sizes = [total_bytes(member.start) for member in members]
+    apart = sum(cost.collective_us(comm, size) for size in sizes)
+    copies = copies_us(comm, mode, cost)(sum(sizes))
+    if mode == "custom_op" and isinstance(cost, HardwareModel):
+        for member in members:
+            if conversions(program, member):
+                # A kernel, what it wrote, and what was read of that to pack it.
+                copies -= cost.launch_us + cost.moved_us(2 * _sent_bytes(program, member))
+    return apart - cost.collective_us(comm, sum(sizes)), copies
+
+
+def _sent_bytes(program: Program, window: Window) -> int:
+    return sum(spec.nbytes for ref in window.start.refs() for spec in program[ref.name].out)
 
 
 def _refusal(op: Op, known: Mapping[str, Window], kinds: Sequence[str], mode: str) -> str | None:

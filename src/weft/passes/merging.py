@@ -18,6 +18,7 @@ from weft.ir.editor import Editor
 from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import DTYPES, Spec, TensorSpec
 from weft.ir.targets import traits_of
+from weft.passes.absorbing import absorbed
 
 Place = tuple[int, int, int]  # a position of the program; before it (0), the op there (1), behind it (2); and a number
 
@@ -94,6 +95,7 @@ class Site:
         """Put in a new op, which stands for the ops `of`. It comes from where they do."""
         comm = self.comm if target == self.starts[0].target else None
         origin = self.program[of[0]].origin if of else ""
+        name = self.editor.free_name(name)
         op = Op(name, target, args, {}, tuple(out), traits_of(target), comm, origin, tuple(of))
         ref = self.editor.insert_before(self.program.ops[0].name, op)  # the order is settled at the end
         self.places[ref.name] = (*where, next(self.numbers))
@@ -104,7 +106,8 @@ class Site:
         self.places[self.program.ops[position].name] = (*where, next(self.numbers))
 
     def spec(self, ref: Ref) -> TensorSpec:
-        (spec,) = self.editor[ref.name].out
+        # A wait that another bucket took away is still named by those that use it, and is replaced in the end.
+        (spec,) = (self.program if ref.name in self.program else self.editor)[ref.name].out
         assert isinstance(spec, TensorSpec)
         return spec
 
@@ -132,6 +135,11 @@ def concatenated(site: Site) -> Mapping[str, Ref]:
     return _through_a_buffer(site, site.spec(_sent(site.starts[0])).dtype)
 
 
+def packed_at_once(site: Site) -> Mapping[str, Ref]:
+    """The same, where one op makes the buffer and converts what it is given on the way."""
+    return _through_a_buffer(site, site.spec(_sent(site.starts[0])).dtype, _packed_by_one_op)
+
+
 def as_bytes(site: Site) -> Mapping[str, Ref]:
     """The same for members of any dtypes, whose bytes are gathered as bytes."""
     return _through_a_buffer(site, "u8")
@@ -152,6 +160,20 @@ def coalesced(site: Site) -> Mapping[str, Ref]:
     return found
 
 
+def summed(site: Site) -> Mapping[str, Ref]:
+    """Two reductions whose results are only added become one of the sum. It stands for that addition."""
+    first = site.starts[0]
+    one, other = map(_sent, site.starts)
+    given = (TensorSpec(site.spec(one).shape, site.spec(one).dtype),)
+    total = site.add(site.at_launch, "summed", "aten.add.Tensor", one, other, out=given)
+    names = [start.name for start in site.starts]
+    bucket = site.add(site.at_launch, "bucket", first.target, total, out=first.out, of=names)
+    added = site.program.ops[site.before_use()[0]].name
+    done = site.add(site.before_use(), "bucket_done", "wait", bucket, out=first.out, of=(added,))
+    site.editor.remove(added, use=done.name)
+    return dict.fromkeys(names, done)
+
+
 def alone(site: Site) -> Mapping[str, Ref]:
     """The collective as it is, launched elsewhere, and waited for where it is used."""
     return {}
@@ -159,15 +181,52 @@ def alone(site: Site) -> Mapping[str, Ref]:
 
 WAYS: Mapping[str, Callable[[Site], Mapping[str, Ref]]] = {
     "default": concatenated,
+    "custom_op": packed_at_once,
     "multidtype": as_bytes,
     "coalesced": coalesced,
+    "summed": summed,
     "alone": alone,
 }
 
 
-def _through_a_buffer(site: Site, dtype: str) -> Mapping[str, Ref]:
+# These make the flat buffer that is sent, with so many elements of each member in a row.
+
+
+def _packed(site: Site, sizes: Sequence[Dim], dtype: str) -> Ref:
+    """By concatenation, which needs all members in one shape and dtype."""
+    ranks, rows = site.comm.group.size, []
+    by_rank = site.comm.kind in _SENT_TO_EACH
+    for start, size in zip(site.starts, sizes, strict=True):
+        row = site.view(
+            site.at_launch, "flat", _sent(start), (ranks, size) if by_rank else (site.spec(_sent(start)).numel,)
+        )
+        rows.append(site.cast_view(site.at_launch, "raw", row, dtype))
+    shape: tuple[Dim, ...] = (ranks, _sum(sizes)) if by_rank else (_sum(sizes),)
+    along = (1,) if by_rank else ()
+    out = (TensorSpec(shape, dtype),)
+    packed = site.add(site.at_launch, "packed", "aten.cat.default", tuple(rows), *along, out=out)
+    return site.view(site.at_launch, "flat", packed, (ranks * _sum(sizes),)) if by_rank else packed
+
+
+def _packed_by_one_op(site: Site, sizes: Sequence[Dim], dtype: str) -> Ref:
+    """By Weft's own op, which takes members as they were before they were converted and laid out to be sent."""
+    rows = site.comm.group.size if site.comm.kind in _SENT_TO_EACH else 1
+    given = []
+    for member in site.bucket.members:
+        chain = absorbed(site.program, member)
+        given.append(site.program.ops[chain[0]].refs()[0] if chain else _sent(member.start))
+        for position in reversed(chain):
+            site.editor.remove(site.program.ops[position].name)
+    out = (TensorSpec((rows * _sum(sizes),), dtype),)
+    return site.add(site.at_launch, "packed", "weft.pack.default", tuple(given), Dtype(dtype), rows, out=out)
+
+
+_Pack = Callable[[Site, Sequence[Dim], str], Ref]
+
+
+def _through_a_buffer(site: Site, dtype: str, pack: _Pack = _packed) -> Mapping[str, Ref]:
     sizes = [_elements(site, start, dtype) for start in site.starts]
-    done = _launched(site, _packed(site, sizes, dtype), dtype)
+    done = _launched(site, pack(site, sizes, dtype), dtype)
     if site.comm.kind in _RECEIVED_FROM_EACH:
         done = site.view(site.before_use(), "rows", done, (site.comm.group.size, _sum(sizes)))
     found: dict[str, Ref] = {}
@@ -176,22 +235,6 @@ def _through_a_buffer(site: Site, dtype: str) -> Mapping[str, Ref]:
         found[member.start.name] = _taken(site, member, done, begin, size)
         begin = begin + size
     return found
-
-
-def _packed(site: Site, sizes: Sequence[Dim], dtype: str) -> Ref:
-    """The flat buffer that is sent."""
-    ranks, rows = site.comm.group.size, []
-    by_rank = site.comm.kind in _SENT_TO_EACH
-    for start, size in zip(site.starts, sizes, strict=True):
-        row = site.view(
-            site.at_launch, "flat", _sent(start), (ranks, size) if by_rank else (site.spec(_sent(start)).numel,)
-        )
-        rows.append(site.cast_view(site.at_launch, "bytes", row, dtype))
-    shape: tuple[Dim, ...] = (ranks, _sum(sizes)) if by_rank else (_sum(sizes),)
-    along = (1,) if by_rank else ()
-    out = (TensorSpec(shape, dtype),)
-    packed = site.add(site.at_launch, "packed", "aten.cat.default", tuple(rows), *along, out=out)
-    return site.view(site.at_launch, "flat", packed, (ranks * _sum(sizes),)) if by_rank else packed
 
 
 def _launched(site: Site, packed: Ref, dtype: str) -> Ref:
@@ -216,10 +259,19 @@ def _taken(site: Site, member: Window, done: Ref, begin: Dim, size: Dim) -> Ref:
     apart = None if last == 0 or size == spec.shape[last] else (spec.shape[last], 1)
     out = (TensorSpec(shape, spec.dtype, apart),)
     part = site.add(where, "part", "aten.slice.Tensor", done, last, begin, begin + size, out=out)
+    part = _apart(site, where, part)
     if result.dtype != spec.dtype:
         part = site.view(where, "together", part, (spec.shape[0] * size,))
         part = site.cast_view(where, "typed", part, result.dtype)
     return site.view(where, "taken", part, result.shape, of=site.waits(member))
+
+
+def _apart(site: Site, where: tuple[int, int], part: Ref) -> Ref:
+    """A part of each row, copied together: the member's own result had no gaps, and shared its memory with nobody."""
+    spec = site.spec(part)
+    if spec.strides is None:
+        return part
+    return site.add(where, "copied", "aten.clone.default", part, out=(TensorSpec(spec.shape, spec.dtype),))
 
 
 def _elements(site: Site, start: Op, dtype: str) -> Dim:

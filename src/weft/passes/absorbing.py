@@ -1,0 +1,65 @@
+"""Which ops in front of a collective `weft.pack` makes needless: it converts, and reads any layout."""
+
+from __future__ import annotations
+
+from weft.analysis.windows import Window
+from weft.ir.args import refs
+from weft.ir.program import Program
+from weft.ir.specs import TensorSpec
+
+_CASTS = frozenset({"aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"})
+# They give the same elements in the same order, row by row.
+_LAYOUTS = frozenset(
+    """
+    aten._unsafe_view.default aten.alias.default aten.clone.default aten.contiguous.default aten.detach.default
+    aten.flatten.using_ints aten.reshape.default aten.squeeze.default aten.squeeze.dim aten.squeeze.dims
+    aten.unsqueeze.default aten.view.default
+    """.split()
+)
+
+
+def absorbed(program: Program, member: Window) -> tuple[int, ...]:
+    """The end of a member's prelude that a pack can do without, as positions in order.
+
+    Of several conversions only the last one can go: what was rounded twice is not what is rounded once. Nobody writes
+    to what these ops read, up to the place where the collective is launched: it would come behind them, and nothing
+    but the collective comes behind a prelude.
+    """
+    found: list[int] = []
+    converted = False
+    for position in reversed(member.prelude):
+        op = program.ops[position]
+        converts = _converts(program, position)
+        able = op.target in _CASTS or (op.target in _LAYOUTS and not converts)
+        if not able or (converts and converted) or _moves_elsewhere(program, position) or op.name in returned(program):
+            break
+        converted = converted or converts
+        found.append(position)
+    return tuple(reversed(found))
+
+
+def conversions(program: Program, member: Window) -> int:
+    """How many of these convert: one or none."""
+    return sum(_converts(program, position) for position in absorbed(program, member))
+
+
+def returned(program: Program) -> frozenset[str]:
+    """The values that a program returns."""
+    return program.fact(_returned)
+
+
+def _returned(program: Program) -> frozenset[str]:
+    return frozenset(ref.name for output in program.outputs for ref in refs(output))
+
+
+def _converts(program: Program, position: int) -> bool:
+    op = program.ops[position]
+    return op.out[0].dtype != program[op.refs()[0].name].out[0].dtype
+
+
+def _moves_elsewhere(program: Program, position: int) -> bool:
+    """Whether it gives a tensor to another device, or is not about one tensor."""
+    op = program.ops[position]
+    specs = [*program[op.refs()[0].name].out, *op.out]
+    devices = {spec.device if isinstance(spec, TensorSpec) else None for spec in specs}
+    return len(op.refs()) != 1 or len(specs) != 2 or len(devices) != 1 or None in devices
