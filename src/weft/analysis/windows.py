@@ -1,9 +1,10 @@
 """Where a collective may stand if everything but collectives, and what belongs to them, stays where it is.
 
 A start takes along what only prepares its input (its *prelude*: views and casts that nobody else uses). Behind it come
-its waits and all that is made of its result alone, element by element (its *family*: views, casts, scaling), down to
-the first op that is no such thing. So any set of collectives may be launched together at a place that is in the window
-of each, and such places never contradict each other, whatever other sets are launched where.
+its waits and all that is made of its result alone, element by element (its *family*: views, casts, scaling, copies
+into a buffer), down to the first op that is no such thing. So any set of collectives may be launched together at a
+place that is in the window of each, and such places never contradict each other, whatever other sets are launched
+where.
 
 Why they never do: all other ops keep their order. Suppose that a collective x needs the result of another one, y. If
 an op that stays lies between them, y stands before that op and x behind it. If x is given a member of y's family, then
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.analysis.dependencies import dependencies
-from weft.analysis.kernels import KERNELS, Kernel, only_moves
+from weft.analysis.kernels import KERNELS, Kernel, only_moves, read_refs
 from weft.analysis.pairs import pairs
 from weft.ir.program import Op, Program
 
@@ -27,7 +28,7 @@ class Window:
 
     Its waits may come as late as before the op at `used`, the first to use the result, and not before the op at
     `settled`, such as a barrier. `prelude` and `family` are the positions of the ops that come along, in order; the
-    waits are among the family.
+    waits are among the family, and `flying` are those of it that stand before the first of them.
     """
 
     start: Op
@@ -38,6 +39,17 @@ class Window:
     used: int
     prelude: tuple[int, ...]
     family: tuple[int, ...]
+    flying: tuple[int, ...] = ()
+
+    @property
+    def launched(self) -> tuple[int, ...]:
+        """What stands where it is launched: the prelude, the start, and views of what is still in flight."""
+        return (*self.prelude, self.position, *self.flying)
+
+    @property
+    def waited(self) -> tuple[int, ...]:
+        """What stands where it is waited for: the waits, and all of the family that comes before the first use."""
+        return tuple(place for place in self.family[len(self.flying) :] if place < self.used)
 
 
 def windows(program: Program) -> Mapping[str, Window]:
@@ -72,7 +84,8 @@ def _windows(program: Program) -> Mapping[str, Window]:
         family = families[position]
         members = {*family}
         users = {place: [other for other in after[place] if other not in members] for place in family}
-        behind = family[family.index(program.index[waits[op.name][0]]) :]  # the first wait, and all that may follow it
+        first = family.index(program.index[waits[op.name][0]])
+        behind = family[first:]  # the first wait, and all that may follow it
         used = min((other for place in behind for other in users[place]), default=len(program))
         flying = (other for place in family for other in users[place])
         held = {other for name in waits[op.name] for other in before[program.index[name]]} - members
@@ -85,6 +98,7 @@ def _windows(program: Program) -> Mapping[str, Window]:
             used=used,
             prelude=tuple(sorted(prelude)),
             family=tuple(family[1:]),
+            flying=tuple(family[1:first]),
         )
     return found
 
@@ -97,27 +111,32 @@ def _owners(program: Program) -> dict[int, int]:
         if op.is_start:
             owner[position] = position
             continue
-        whose = {owner.get(index[ref.name], -1) for ref in op.refs() if ref.name in index}
+        # Who copies into a buffer may go wherever the numbers go; whoever else uses the buffer is one who uses them.
+        whose = {owner.get(index[ref.name], -1) for ref in read_refs(op) if ref.name in index}
         if len(whose) == 1 and -1 not in whose and _follows(op):
             owner[position] = whose.pop()
     return owner
 
 
 def _follows(op: Op) -> bool:
-    """Whether an op may go wherever its only argument goes: it has no effect, and gives an element for an element."""
-    effects = op.traits.mutates or op.traits.random or op.traits.barrier
+    """Whether an op may go wherever the one it reads goes: it computes an element from an element, and has no effect
+    but to overwrite a buffer."""
+    effects = (op.traits.mutates and op.target != "aten.copy_.default") or op.traits.random or op.traits.barrier
     return op.is_wait or op.traits.is_view or (KERNELS.get(op.target) is Kernel.POINTWISE and not effects)
 
 
 def _prelude(program: Program, position: int, after: list[list[int]], owner: Mapping[int, int]) -> list[int]:
-    """The chain of ops that only move data and that make the input of a start, for it alone."""
+    """The ops that only move data and that make the input of a start, for it alone."""
     found: list[int] = []
-    at = position
-    while True:
-        used = {program.index[ref.name] for ref in program.ops[at].refs() if ref.name in program.index}
-        if len(used) != 1:
-            return found
-        (at,) = used
-        if at in owner or len(after[at]) != 1 or not only_moves(program.ops[at]):
-            return found
-        found.append(at)
+    moving = {position}
+    todo = [position]
+    while todo:
+        for ref in program.ops[todo.pop()].refs():
+            place = program.index.get(ref.name)
+            if place is None or place in moving or place in owner or not only_moves(program.ops[place]):
+                continue
+            if moving.issuperset(after[place]):
+                found.append(place)
+                moving.add(place)
+                todo.append(place)
+    return found
