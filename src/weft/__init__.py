@@ -24,11 +24,12 @@ from weft.errors import (
     WeftWarning,
 )
 from weft.ir import Collective, Editor, Group, Op, Program, Ref, TensorSpec, Traits, parse, print_op, print_program
-from weft.passes import PASSES, Plan, Remark, parse_pipeline
-from weft.sim import Timeline, simulate
 
 # This rebinds the package's attribute from the module of that name to the function, which is what people call.
-from weft.verify import verify
+from weft.optimize import PRESETS, Optimized, optimize, replay
+from weft.passes import PASSES, Plan, Remark, parse_pipeline
+from weft.sim import Timeline, simulate
+from weft.verify import verify  # rebound, as `optimize` is
 
 if TYPE_CHECKING:
     from weft.fx import Compiled, capture, capture_compiled, from_fx, planning, to_fx
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PASSES",
+    "PRESETS",
     "Collective",
     "Compiled",
     "CostError",
@@ -47,6 +49,7 @@ __all__ = [
     "Machine",
     "MachineError",
     "Op",
+    "Optimized",
     "OptionError",
     "ParseError",
     "PassError",
@@ -67,11 +70,13 @@ __all__ = [
     "capture",
     "capture_compiled",
     "from_fx",
+    "optimize",
     "parse",
     "parse_pipeline",
     "planning",
     "print_op",
     "print_program",
+    "replay",
     "simulate",
     "to_fx",
     "verify",

@@ -14,7 +14,7 @@ from weft.cost.model import CostModel
 from weft.errors import OptionError, PassError
 from weft.ir.program import Program
 from weft.ir.text import print_program
-from weft.passes import Context, Pass, Plan, Remark, pass_text
+from weft.passes import PASSES, Context, Pass, Plan, Remark, parse_pipeline, pass_text
 from weft.verify import verify
 
 REPLAY = "# weft opt -p "  # the first line of a reproducer says how to replay it
@@ -45,6 +45,7 @@ def run(
     passes: Iterable[Pass],
     *,
     cost: CostModel | None = None,
+    memory_limit: int | None = None,
     verify_each: bool = True,
     reproducers: Path | None = None,
     watch: Callable[[Stage], None] = lambda stage: None,
@@ -52,15 +53,15 @@ def run(
     """Put a program through passes.
 
     A pass that raises, or whose result breaks a rule, ends the run with a PassError that names a reproducer: a file
-    in `reproducers` (by default the system's temporary directory) which `weft opt` replays. `cost` is for passes that
-    decide by it. `watch` is called after each pass.
+    in `reproducers` (by default the system's temporary directory) which `weft opt` replays. `cost` and
+    `memory_limit`, in bytes, are for passes that decide by them. `watch` is called after each pass.
     """
     stages: list[Stage] = []
     remarks = list(_barriers(program))
     for one in passes:
         before = stages[-1].program if stages else program
         try:
-            stage = _stage(before, one, cost, verify_each)
+            stage = _stage(before, one, Context.of(before, cost, memory_limit), verify_each)
         except OptionError:
             raise  # the user's, not the pass's
         except Exception as cause:
@@ -70,6 +71,14 @@ def run(
         remarks += stage.plan.remarks
         watch(stage)
     return Result(stages[-1].program if stages else program, tuple(stages), tuple(remarks))
+
+
+def carry_out(program: Program, plan: Plan) -> Program:
+    """Do what a plan says, and verify it. PlanError if the plan is not for this program."""
+    (one,) = parse_pipeline(plan.pass_text, PASSES)
+    made = one.apply(program, plan)
+    verify(program, made, reorders=one.reorders)
+    return made
 
 
 def write_reproducer(program: Program, pipeline: str, directory: Path | None = None) -> str | None:
@@ -96,9 +105,9 @@ def read_replay(text: str) -> str | None:
     return words[0] if len(words) == 1 else None
 
 
-def _stage(before: Program, one: Pass, cost: CostModel | None, verify_each: bool) -> Stage:
+def _stage(before: Program, one: Pass, context: Context, verify_each: bool) -> Stage:
     started = perf_counter()
-    plan = one.plan(before, Context.of(before, cost))
+    plan = one.plan(before, context)
     planned = perf_counter()
     made = one.apply(before, plan)
     applied = perf_counter()

@@ -202,7 +202,7 @@ def test_a_step_that_cannot_be_carried_out_is_refused(step: Step, message: str) 
     assert str(caught.value) == message
 
 
-def test_moves_go_directly_before_and_after_and_keep_their_order() -> None:
+def test_moves_go_directly_before_and_after_in_the_order_of_the_steps() -> None:
     ops = program("""
         %x: f32[2] = input()
         %a: f32[2] = aten.neg.default(%x)
@@ -217,7 +217,7 @@ def test_moves_go_directly_before_and_after_and_keep_their_order() -> None:
         Step("move", ("b",), {"before": ""}),
     ]
     moved = HoistStarts().apply(ops, Plan("by_hand", fingerprint(ops), tuple(made)))
-    assert [op.name for op in moved.ops] == ["x", "d", "e", "a", "c", "b"]
+    assert [op.name for op in moved.ops] == ["x", "e", "d", "a", "c", "b"]
     assert moved.history == ("by_hand",)
 
 

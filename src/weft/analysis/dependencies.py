@@ -77,7 +77,7 @@ _NONE: frozenset[int] = frozenset()
 def _read(op: Op, known: Storages) -> frozenset[int]:
     if op.traits.is_view:
         return _NONE
-    return known.of_args((*op.args, *op.kwargs.values()) if op.kwargs else op.args)
+    return known.of_values([ref.name for ref in op.refs()])
 
 
 def _written(op: Op, known: Storages) -> frozenset[int]:

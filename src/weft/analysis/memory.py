@@ -70,7 +70,7 @@ def _memory(program: Program) -> Memory:
         if not waits:
             for storage in known.of_value(start):
                 deaths[storage] = end
-    for storage in _kept(program):
+    for storage in kept(program):
         deaths[storage] = end
     change = [0] * (len(program) + 1)
     for size, birth, death in zip(known.nbytes, births, deaths, strict=True):
@@ -79,8 +79,12 @@ def _memory(program: Program) -> Memory:
     return Memory(tuple(accumulate(change[:-1])), tuple(births), tuple(deaths), program)
 
 
-def _kept(program: Program) -> frozenset[int]:
+def kept(program: Program) -> frozenset[int]:
     """The storages that outlive the step: outputs, and inputs that were not given away."""
+    return program.fact(_kept)
+
+
+def _kept(program: Program) -> frozenset[int]:
     names = {ref.name for output in program.outputs for ref in refs(output)}
     names |= {op.name for op in program.inputs if not op.kwargs.get("donated")}
     names |= {op.name for op in program.ops if op.target == "get_attr"}

@@ -30,8 +30,12 @@ class Storages:
 
     def of_args(self, args: Iterable[Arg]) -> frozenset[int]:
         """All storages that these arguments touch."""
-        names = {ref.name for arg in args for ref in refs(arg)}
-        return frozenset(storage for name in names for result in self.of.get(name, ()) for storage in result)
+        return self.of_values(ref.name for arg in args for ref in refs(arg))
+
+    def of_values(self, names: Iterable[str]) -> frozenset[int]:
+        """All storages that these values touch."""
+        of = self.of
+        return frozenset([storage for name in names for result in of.get(name, ()) for storage in result])
 
 
 def storages(program: Program) -> Storages:

@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from weft.passes.base import Context, Pass, Plan, Remark, Step
 from weft.passes.bucket import BucketPass
 from weft.passes.bucket_auto import BucketAuto
+from weft.passes.ddp_fuse import DdpFuse
+from weft.passes.dedupe import Dedupe
 from weft.passes.hoist_starts import HoistStarts
+from weft.passes.merge_sums import MergeSums
 from weft.passes.options import make_pass, parse_pipeline, pass_text
+from weft.passes.schedule import SchedulePass
 from weft.passes.sink_waits import SinkWaits
 
 __all__ = ["PASSES", "Context", "Pass", "Plan", "Remark", "Step", "make_pass", "parse_pipeline", "pass_text"]
@@ -18,4 +22,8 @@ PASSES: Mapping[str, type[Pass]] = {
     HoistStarts.name: HoistStarts,
     BucketPass.name: BucketPass,
     BucketAuto.name: BucketAuto,
+    Dedupe.name: Dedupe,
+    DdpFuse.name: DdpFuse,
+    MergeSums.name: MergeSums,
+    SchedulePass.name: SchedulePass,
 }

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii
 from typing import Any, ClassVar, Protocol
 
 from weft.cost.model import CostModel
@@ -83,15 +84,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Context:
-    """What a pass may know besides the program: its groups, and what things cost, if somebody said so."""
+    """What a pass may know besides the program: its groups, what things cost, if somebody said so, and how many bytes
+    of memory there are, None if that does not matter."""
 
     groups: Mapping[str, Group] = field(default_factory=dict)
     cost: CostModel | None = None
+    memory_limit: int | None = None
 
     @staticmethod
-    def of(program: Program, cost: CostModel | None = None) -> Context:
+    def of(program: Program, cost: CostModel | None = None, memory_limit: int | None = None) -> Context:
         """The context that a program brings with it."""
-        return Context({group.name: group for group in program.groups}, cost)
+        return Context({group.name: group for group in program.groups}, cost, memory_limit)
 
     def needed_cost(self, pass_name: str) -> CostModel:
         """The cost model, for a pass that cannot do without; OptionError says how to give one."""
@@ -126,10 +129,14 @@ class Pass(Protocol):
 
 def fingerprint(program: Program) -> str:
     """Tells programs apart by their ops and what those use, not by sizes: those may differ from rank to rank."""
+    return program.fact(_fingerprint)
+
+
+def _fingerprint(program: Program) -> str:
     digest = hashlib.sha256()
     for op in program.ops:
-        words = (op.name, op.target, *(ref.name for ref in op.refs()))
-        digest.update(json.dumps(words).encode())
+        words = (op.name, op.target, *[ref.name for ref in op.refs()])
+        digest.update(f"[{', '.join(map(encode_basestring_ascii, words))}]".encode())  # a list in JSON
     return digest.hexdigest()[:16]
 
 

@@ -1,10 +1,15 @@
 """Carrying out plans that only move ops. Each step says: these ops, directly before or after that one.
 
 All places are places of the original order, so steps do not disturb each other: whatever stands "before %x" comes
-between the ops that were around there, even if %x itself moves away. Ops at one place keep their order.
+between the ops that were around there, even if %x itself moves away. What several steps bring to one place stands in
+the order of the steps.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import count
 
 from weft.errors import PlanError
 from weft.ir.editor import Editor
@@ -27,16 +32,50 @@ def after(ops: tuple[str, ...], anchor: str) -> Step:
 def apply_moves(program: Program, plan: Plan) -> Program:
     """The program with the plan's moves carried out."""
     check_fits(plan, program)
-    place: dict[str, tuple[int, int]] = {op.name: (position, 1) for position, op in enumerate(program.ops)}
+    place: dict[str, tuple[int, int, int]] = {op.name: (position, 1, 0) for position, op in enumerate(program.ops)}
+    numbers = count()
     for step in plan.steps:
         where = _where(step, program)
         for name in step.ops:
             if name not in place:
                 raise PlanError(f"the plan moves %{name}, which this program does not have")
-            place[name] = where
+            place[name] = (*where, next(numbers))
     editor = Editor(program)
-    editor.reorder(sorted(program.index, key=lambda name: (place[name], program.index[name])))
+    editor.reorder(sorted(program.index, key=place.__getitem__))
     return editor.finish(plan.pass_text)
+
+
+def moves_to(program: Program, order: Sequence[int]) -> list[Step]:
+    """The fewest moves that bring the ops into this order of their positions: what can stay, stays."""
+    stays = _longest_rise(order)
+    steps: list[Step] = []
+    anchor, run = -1, list[str]()
+    for position in (*order, len(program)):
+        if position not in stays and position < len(program):
+            run.append(program.ops[position].name)
+            continue
+        if run:
+            there = after(tuple(run), program.ops[anchor].name) if anchor >= 0 else None
+            steps.append(there or before(tuple(run), program.ops[0].name))
+        anchor, run = position, []
+    return steps
+
+
+def _longest_rise(numbers: Sequence[int]) -> set[int]:
+    """The longest part of these distinct numbers that rises."""
+    tops: list[int] = []  # of the rises of each length so far, the least last number
+    before: dict[int, int] = {}
+    for number in numbers:
+        length = bisect_left(tops, number)
+        if length:
+            before[number] = tops[length - 1]
+        tops[length : length + 1] = [number]
+    found: set[int] = set()
+    number = tops[-1] if tops else -1
+    while number >= 0:
+        found.add(number)
+        number = before.get(number, -1)
+    return found
 
 
 def _where(step: Step, program: Program) -> tuple[int, int]:

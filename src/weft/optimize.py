@@ -1,0 +1,155 @@
+"""`optimize`: a step in, the same step with its communication merged and hidden out, with what was decided and why."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from importlib import import_module
+from typing import Any
+
+from weft import pipeline
+from weft.cost.machine import Machine
+from weft.cost.model import CostModel
+from weft.errors import OptionError, PlanError
+from weft.ir.program import Program
+from weft.passes import PASSES, Pass, Plan, Remark, parse_pipeline
+from weft.pipeline import Stage
+from weft.sim import Timeline, simulate
+
+# Pipelines by name. "safe" is predictable: the collectives keep their order, memory does not grow, nothing is searched.
+PRESETS: Mapping[str, str] = {
+    "default": "dedupe,bucket_auto{mode=coalesced},schedule",
+    "safe": "schedule{max_memory_increase_gb=0.0, keep_order=true, reorder_compute=false, rounds=1}",
+}
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """What `optimize` made of a program.
+
+    - `before`, `after`: how the step ran, and how it runs
+    - `plans`: what each pass decided that was kept, in order; `plan` is all of them as JSON, which `replay` takes
+    - `remarks`: what was done and refused, and why
+    """
+
+    before: Timeline = field(repr=False)
+    after: Timeline = field(repr=False)
+    plans: tuple[Plan, ...] = field(repr=False)
+    remarks: tuple[Remark, ...] = field(repr=False)
+
+    @property
+    def program(self) -> Program:
+        return self.after.program
+
+    @cached_property
+    def plan(self) -> str:
+        """All plans as one JSON text: the same on every rank that decided the same."""
+        return json.dumps([json.loads(plan.to_json()) for plan in self.plans], sort_keys=True)
+
+    @property
+    def hash(self) -> str:
+        """What ranks compare in order to agree."""
+        return sha256(self.plan.encode()).hexdigest()
+
+    def to_fx(self) -> Any:
+        """The optimised step as a GraphModule."""
+        return import_module("weft.fx").to_fx(self.program)
+
+    def __str__(self) -> str:
+        was, now = self.before, self.after
+        return (
+            f"{len(was.program.starts)} → {len(now.program.starts)} collectives, step {was.step_us / 1e3:,.2f} → "
+            f"{now.step_us / 1e3:,.2f} ms, exposed {was.exposed_us / 1e3:,.2f} → {now.exposed_us / 1e3:,.2f} ms, peak "
+            f"{was.peak_bytes / 1e9:,.2f} → {now.peak_bytes / 1e9:,.2f} GB"
+        )
+
+
+def optimize(
+    program: Any,
+    machine: Machine | str | None = None,
+    *,
+    memory_limit: int | str | None = None,
+    passes: str | Sequence[Pass] | None = None,
+    cost: CostModel | None = None,
+    watch: Callable[[Stage], None] = lambda stage: None,
+) -> Optimized:
+    """Make a step shorter: a Program, or a GraphModule.
+
+    `machine` is a Machine, the name of a preset or a path; `cost` anything with `op_us` and `collective_us` in its
+    place. `memory_limit` is in bytes, or such as "70GB". `passes` are passes, a pipeline as text, or the name of one of
+    PRESETS. A pass whose result the simulator finds longer, or over the limit where it was not before, is left out,
+    and a remark says so. `watch` is called after each pass.
+    """
+    model = _cost(machine, cost)
+    limit = parse_bytes(memory_limit) if isinstance(memory_limit, str) else memory_limit
+    started = program if isinstance(program, Program) else import_module("weft.fx").from_fx(program)
+    before = after = simulate(started, model)
+    plans: list[Plan] = []
+    remarks: list[Remark] = []
+    for one in _passes(passes):
+        result = pipeline.run(after.program, [one], cost=model, memory_limit=limit, watch=watch)
+        made = simulate(result.program, model)
+        why = _refusal(after, made, limit)
+        if why is None:
+            after = made
+            plans += [stage.plan for stage in result.stages]
+            remarks += result.remarks
+        else:
+            remarks.append(Remark(one.name, "", "refused", f"left out: {why}"))
+    return Optimized(before, after, tuple(plans), tuple(remarks))
+
+
+def replay(program: Program, plan: str, cost: CostModel) -> Optimized:
+    """Carry out plans that were saved. PlanError if they are none, or were made for another program."""
+    try:
+        contents = json.loads(plan)
+    except ValueError as error:
+        raise PlanError(f"these plans are not JSON: {error}") from None
+    if not isinstance(contents, list):
+        raise PlanError("this is not a list of plans")
+    before = simulate(program, cost)
+    plans = [Plan.from_json(json.dumps(content)) for content in contents]
+    made = program
+    for one in plans:
+        made = pipeline.carry_out(made, one)
+    return Optimized(before, simulate(made, cost), tuple(plans), ())
+
+
+def parse_bytes(text: str) -> int:
+    """How many bytes "70GB", "512 MiB" or "1e9" are. OptionError if it is none of that."""
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    try:
+        number = float(found[1]) if found is not None else -1.0
+    except ValueError:
+        number = -1.0
+    if found is None or number < 0:
+        raise OptionError(f"{text!r} is no amount of memory; write such as 70GB, 512MiB or 1000000")
+    unit = 1024 if found[3] else 1000
+    return round(number * float(unit ** " kmgt".index(found[2] or " ")))
+
+
+def _cost(machine: Machine | str | None, cost: CostModel | None) -> CostModel:
+    if cost is not None:
+        return cost
+    if machine is None:
+        raise OptionError("for which machine? Give a Machine, the name of a preset, or cost=")
+    return Machine.load(machine) if isinstance(machine, str) else machine
+
+
+def _passes(passes: str | Sequence[Pass] | None) -> Sequence[Pass]:
+    if passes is None or isinstance(passes, str):
+        text = PRESETS.get(passes or "default", passes or "")
+        return parse_pipeline(text, PASSES)
+    return passes
+
+
+def _refusal(before: Timeline, after: Timeline, limit: int | None) -> str | None:
+    if after.step_us > before.step_us:
+        return f"the step would take {after.step_us - before.step_us:,.1f} us longer"
+    if limit is not None and after.peak_bytes > max(limit, before.peak_bytes):
+        return f"it would need {after.peak_bytes / 1e9:,.2f} GB, and may have {limit / 1e9:,.2f} GB"
+    return None

@@ -1,0 +1,165 @@
+"""How a Program is contracted to a Sketch."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection
+from itertools import accumulate, pairwise
+
+from weft.analysis.memory import kept, memory
+from weft.analysis.pairs import pairs
+from weft.analysis.storages import storages
+from weft.analysis.traffic import total_bytes
+from weft.analysis.windows import Window, windows
+from weft.cost.prices import Prices
+from weft.ir.program import Op, Program
+from weft.sim.sketch import Hold, Piece, Sketch
+
+
+def contract(program: Program, priced: Prices, pinned: Collection[str] = ()) -> Sketch:
+    """The sketch of a Program with these prices. Starts that are `pinned` stay where they are, as do their waits."""
+    return _Contraction(program, priced, pinned).sketch()
+
+
+class _Contraction:
+    """Which ops come along with a collective, which storages they touch, and what lies between the slots."""
+
+    def __init__(self, program: Program, priced: Prices, pinned: Collection[str]) -> None:
+        self._program, self._priced = program, priced
+        self._known = storages(program)
+        self._windows = [_window(program, op, op.name in pinned) for op in program.starts]
+        self._launched: dict[int, int] = {}  # for each op that comes along with a launch, the number of the piece
+        self._waited: dict[int, int] = {}
+        for number, one in enumerate(self._windows):
+            self._launched.update(dict.fromkeys(one.launched, number))
+            self._waited.update(dict.fromkeys(one.waited, number))
+        self._floating = self._floating_storages()
+        self._last = dict[int, int]()  # for each storage that floats, the last op that stays and uses it
+        self._users: dict[int, tuple[set[int], set[int]]] = {storage: (set(), set()) for storage in self._floating}
+        self._find_users()
+        self._slots = self._slot_positions()
+
+    def sketch(self) -> Sketch:
+        holds = tuple(map(self._hold, sorted(self._floating)))
+        pieces = tuple(map(self._piece, self._windows, *self._changes(holds)))
+        numbers = tuple(range(len(pieces)))
+        us, peaks, slowdown = self._us(), self._peaks(), self._priced.slowdown
+        return Sketch(self._program, self._slots, us, peaks, pieces, holds, numbers, slowdown)
+
+    def _moves(self, position: int) -> bool:
+        return position in self._launched or position in self._waited
+
+    def _floating_storages(self) -> set[int]:
+        """The storages that an op that moves makes or uses."""
+        found: set[int] = set()
+        for place in (*self._launched, *self._waited):
+            op = self._program.ops[place]
+            for name in (op.name, *(ref.name for ref in op.refs())):
+                found |= self._known.of_value(name)
+        return found
+
+    def _find_users(self) -> None:
+        for place, op in enumerate(self._program.ops):
+            for ref in op.refs():
+                for storage in self._known.of_value(ref.name) & self._floating:
+                    if place in self._launched:
+                        self._users[storage][0].add(self._launched[place])
+                    elif place in self._waited:
+                        self._users[storage][1].add(self._waited[place])
+                    else:
+                        self._last[storage] = place
+        for number, one in enumerate(self._windows):  # what is sent and received is the collective's until its wait
+            for name in (one.start.name, *(ref.name for ref in one.start.refs())):
+                for storage in self._known.of_value(name):
+                    self._users[storage][1].add(number)
+
+    def _slot_positions(self) -> tuple[int, ...]:
+        """Where pieces may go, and where storages that float begin or end among the ops that stay."""
+        found = {len(self._program) - 1, *self._last.values()}
+        for one in self._windows:
+            found |= {one.ready, one.due - 1, one.used - 1, one.settled}
+        found |= {self._known.maker[one] - 1 for one in self._floating if not self._moves(self._known.maker[one])}
+        return tuple(sorted(found))
+
+    def _slot(self, position: int) -> int:
+        """The first slot that is not before a position."""
+        return bisect_left(self._slots, position)
+
+    def _hold(self, storage: int) -> Hold:
+        maker, last = self._known.maker[storage], self._last.get(storage)
+        given = self._program.ops[maker].target in ("input", "get_attr")
+        until = 2 * self._slot(last) if last is not None else 0
+        launch, wait = self._users[storage]
+        return Hold(
+            nbytes=self._known.nbytes[storage],
+            born=0 if given else 2 * self._slot(maker),
+            made=self._launched.get(maker, self._waited.get(maker, -1)),
+            at_wait=maker in self._waited,
+            until=2 * len(self._slots) - 1 if storage in kept(self._program) else until,
+            launch=tuple(sorted(launch)),
+            wait=tuple(sorted(wait)),
+        )
+
+    def _changes(self, holds: tuple[Hold, ...]) -> tuple[list[int], list[int]]:
+        """For each piece, the bytes that its launch makes, and those that its wait frees."""
+        makes, frees = [0] * len(self._windows), [0] * len(self._windows)
+        for hold in holds:
+            if hold.made >= 0 and not hold.at_wait:
+                makes[hold.made] += hold.nbytes
+            elif hold.until < 2 * len(self._slots) - 1:
+                for number in hold.wait:
+                    frees[number] += hold.nbytes
+        return makes, frees
+
+    def _piece(self, one: Window, makes: int, frees: int) -> Piece:
+        us, comm = self._priced.comm_us[one.position], one.start.comm
+        assert comm is not None, "a start communicates"
+        links = self._priced.links[one.position].items()
+        return Piece(
+            name=one.start.name,
+            comm=comm,
+            us=us,
+            shares={link: min(1.0, busy / us) for link, busy in links if us > 0},
+            nbytes=total_bytes(one.start),
+            ready=self._slot(one.ready),
+            due=self._slot(one.due - 1),
+            settled=self._slot(one.settled),
+            used=self._slot(one.used - 1),
+            before_us=sum(self._priced.us[place] for place in one.launched),
+            behind_us=sum(self._priced.us[place] for place in one.waited),
+            makes=makes,
+            frees=frees,
+        )
+
+    def _us(self) -> tuple[float, ...]:
+        """The compute of the ops that stay, before each slot."""
+        clock = [0.0]
+        for place, us in enumerate(self._priced.us):
+            clock.append(clock[-1] + (0.0 if self._moves(place) else us))
+        return tuple(clock[end + 1] - clock[begin + 1] for begin, end in pairwise((-1, *self._slots)))
+
+    def _peaks(self) -> tuple[int, ...]:
+        """For each half-slot, the most that lives there of the storages that do not float."""
+        found, stays = memory(self._program), kept(self._program)
+        born, dead = [0] * (len(self._program) + 1), [0] * (len(self._program) + 1)
+        for storage, nbytes in enumerate(self._known.nbytes):
+            if storage not in self._floating:
+                born[found.births[storage]] += nbytes
+                dead[len(self._program) if storage in stays else found.deaths[storage]] += nbytes
+        after = list(accumulate(more - less for more, less in zip(born, dead, strict=True)))
+        during = [left + less for left, less in zip(after, dead, strict=True)]
+        peaks: list[int] = []
+        for begin, end in pairwise((-1, *self._slots)):
+            peaks += [max(during[begin + 1 : end + 1], default=0), after[end] if end >= 0 else 0]
+        return tuple(peaks)
+
+
+def _window(program: Program, op: Op, pinned: bool) -> Window:
+    """The window of a start. One that nobody waits for stays where it is."""
+    found = windows(program).get(op.name)
+    if found is not None and not pinned:
+        return found
+    position = program.index[op.name]
+    waits = [program.index[wait] for wait in pairs(program).waits[op.name]]
+    waited = waits[0] if waits else len(program) - 1
+    return Window(op, position, position, position + 1, waited, waited + 1, (), ())
