@@ -88,14 +88,15 @@ def _merged(found: Findings, keeper: _Keeper, start: Op) -> bool:
 
 def _obstacle(found: Findings, kept: Op, start: Op) -> str | None:
     facts, index = found.facts, found.facts.program.index
-    waits = facts.waits(start)
-    if facts.waits(kept) is None or waits is None:
+    own, waits = facts.waits(kept), facts.waits(start)
+    if own is None or waits is None:
         return "something else than a wait uses the result in flight"
     if (writer := facts.writer((kept.name, start.name))) is not None:
         return f"%{writer.name} writes to the result"
     if facts.is_returned(kept.name) and facts.is_returned(start.name):
         return "both are returned: the caller would have one tensor for two"
-    if (barrier := facts.barrier(index[kept.name], index[waits[-1].name])) is not None:
+    last = max(index[wait.name] for wait in (*own, *waits))
+    if (barrier := facts.barrier(index[kept.name], last)) is not None:
         return f"the barrier %{barrier.name} is between them"
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
+from weft.analysis.storages import storages
 from weft.analysis.traffic import total_bytes
 from weft.analysis.windows import Window, windows
 from weft.cost.model import CostModel, HardwareModel
@@ -38,7 +39,7 @@ def check_options(pass_name: str, kinds: Sequence[str], mode: str) -> None:
 def mergeable(program: Program, kinds: Sequence[str], mode: str) -> tuple[list[Window], dict[str, str]]:
     """The collectives that can be in a bucket, in program order; and of the others, why not."""
     known = windows(program)
-    refused = {op.name: _refusal(op, known, kinds, mode) for op in program.starts}
+    refused = {op.name: _refusal(op, known, kinds, mode) or _rewritten(program, op, mode) for op in program.starts}
     able = [known[name] for name, why in refused.items() if why is None]
     return able, {name: why for name, why in refused.items() if why is not None}
 
@@ -114,6 +115,25 @@ def _refusal(op: Op, known: Mapping[str, Window], kinds: Sequence[str], mode: st
     if kind == "all_to_all" and len({*_splits(op)}) > 1:
         return "it does not send as much to every rank"
     return None if op.name in known else "nobody waits for it"
+
+
+def _rewritten(program: Program, op: Op, mode: str) -> str | None:
+    """Why a reduction cannot share a buffer: somebody writes to its result, while others may read or send their parts.
+
+    A gathered part is a copy, and coalesced results have memory of their own.
+    """
+    if mode == "coalesced" or op.comm is None or op.comm.kind not in ("reduce_scatter", "all_reduce"):
+        return None
+    written = program.fact(_writers)
+    writer = next((written[storage] for storage in storages(program).of_value(op.name) if storage in written), None)
+    return None if writer is None else f"%{writer} writes to its result, which would be a part of a buffer"
+
+
+def _writers(program: Program) -> Mapping[int, str]:
+    """For each storage that is written to, the last op that does."""
+    changing = [op for op in program.ops if op.traits.mutates]
+    written = ((op, op.argument(key)) for op in changing for key in op.traits.mutates)
+    return {storage: op.name for op, arg in written for storage in storages(program).of_args((arg,))}
 
 
 def _splits(op: Op) -> list[object]:
