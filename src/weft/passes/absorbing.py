@@ -7,7 +7,7 @@ from weft.ir.args import refs
 from weft.ir.program import Program
 from weft.ir.specs import TensorSpec
 
-_CASTS = frozenset({"aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"})
+CASTS = frozenset({"aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"})
 # They give the same elements in the same order, row by row.
 _LAYOUTS = frozenset(
     """
@@ -30,7 +30,7 @@ def absorbed(program: Program, member: Window) -> tuple[int, ...]:
     for position in reversed(member.prelude):
         op = program.ops[position]
         converts = _converts(program, position)
-        able = op.target in _CASTS or (op.target in _LAYOUTS and not converts)
+        able = op.target in CASTS or (op.target in _LAYOUTS and not converts)
         if not able or (converts and converted) or _moves_elsewhere(program, position) or op.name in returned(program):
             break
         converted = converted or converts

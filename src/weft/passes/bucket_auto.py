@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar
 
-from weft.analysis.windows import Window
-from weft.cost.model import CostModel
+from weft.analysis.windows import Window, windows
+from weft.cost.model import CostModel, HardwareModel
 from weft.cost.prices import prices
-from weft.errors import OptionError
+from weft.errors import OptionError, WeftWarning
 from weft.ir.program import Collective, Program
 from weft.ir.text import counted
 from weft.passes.base import Context, Plan, Remark, Step, fingerprint
 from weft.passes.chains import Link, Stream, best_buckets
-from weft.passes.fitting_in import Limits, Placed
+from weft.passes.fitting_in import Limits
+from weft.passes.joining import joint_ops
 from weft.passes.members import KINDS, apply_buckets, bucket_step, check_options, copies_us, key_of, mergeable
+from weft.passes.merging import REDUCTIONS
 from weft.passes.options import pass_text
 from weft.passes.placing import best_placement, times_without_waiting
 from weft.sim.contract import contract
 from weft.sim.merged import merged
 from weft.sim.simulate import simulate
-from weft.sim.sketch import Piece, Sketch
+from weft.sim.sketch import Piece, Placement, Sketch
 
 _SLACK = 0.001  # of the step: for less than that no other cut of a chain is looked for
 _SATURATED = 0.01  # to double a bucket that saves no more than this share of its time is not worth a thought
@@ -39,7 +42,7 @@ class BucketAuto:
     late as it can. What the simulator does not confirm is left as it was.
 
     - `kinds`: which kinds of collectives
-    - `mode`: how they are merged, as in `bucket`
+    - `mode`: how they are merged, as in `bucket`; `auto` takes for each chain what is better, `coalesced` or `default`
     - `max_mb`: how many megabytes a bucket may have at most
     """
 
@@ -48,30 +51,37 @@ class BucketAuto:
     reorders: ClassVar[bool] = True
 
     kinds: tuple[str, ...] = KINDS[:3]
-    mode: str = "default"
+    mode: str = "auto"
     max_mb: float = 1000.0
 
     def __post_init__(self) -> None:
-        check_options(self.name, self.kinds, self.mode)
+        if self.mode != "auto":
+            check_options(self.name, self.kinds, self.mode)
         if not self.max_mb >= 0:
             raise OptionError(f"bucket_auto: max_mb must be at least 0, not {self.max_mb}")
 
     def plan(self, program: Program, context: Context) -> Plan:
         """A step for each bucket that the simulator confirms; a remark for each chain and each that is in none."""
         cost = context.needed_cost(self.name)
-        able, others = mergeable(program, self.kinds, self.mode)
+        able, others = mergeable(program, self.kinds, self.modes[0])
         remarks = [Remark(self.name, name, "refused", why) for name, why in others.items()]
-        search = _Search(self, program, cost, Limits(context.memory_limit))
-        chains = search.chains(able)
-        if chains:
-            remarks.append(search.in_time(chains[0]))
-        remarks += map(search.try_chain, chains)
+        with warnings.catch_warnings():
+            # To look at a bucket that is larger than anything measured is not yet to make it.
+            warnings.simplefilter("ignore", WeftWarning)
+            search = _Search(self, program, cost, Limits(context.memory_limit))
+            chains = search.chains(able)
+            remarks += map(search.in_time, chains[:1])
+            remarks += map(search.try_chain, chains)
         steps = search.steps(able)
         return Plan(pass_text(self), fingerprint(program), tuple(steps), tuple(remarks))
 
     def apply(self, program: Program, plan: Plan) -> Program:
         """Merge what the plan says."""
         return apply_buckets(program, plan)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        return ("coalesced", "default") if self.mode == "auto" else (self.mode,)
 
 
 class _Search:
@@ -84,7 +94,8 @@ class _Search:
         self._sketch = contract(program, priced)
         self._times = times_without_waiting(self._sketch)
         self._number: Mapping[str, int] = {piece.name: number for number, piece in enumerate(self._sketch.pieces)}
-        self._buckets: list[list[int]] = []
+        self._able = {mode: _names(mergeable(program, options.kinds, mode)[0]) for mode in options.modes}
+        self._buckets: dict[tuple[int, ...], str] = {}  # the numbers of the members, and how they are merged
         self._placed = best_placement(self._sketch, limits)
 
     def chains(self, able: Sequence[Window]) -> list[list[int]]:
@@ -105,19 +116,22 @@ class _Search:
 
     def try_chain(self, chain: Sequence[int]) -> Remark:
         """Put a chain into buckets if that helps; a remark says so."""
-        found = self._cut(chain)
-        several = [bucket for bucket in found if len(bucket) > 1]
         first = self._sketch.pieces[chain[0]]
         what = f"{counted(len(chain), first.comm.kind)} over {first.group}"
-        if not several:
+        cuts = {mode: self._cut(chain, mode) for mode in self._options.modes}
+        trials = [({**self._buckets, **dict.fromkeys(cut, mode)}, mode) for mode, cut in cuts.items() if cut]
+        if not trials:
             return Remark(self._options.name, first.name, "refused", f"{what}: there is nothing to gain")
-        how = f"{sum(map(len, several))} of {what} in {counted(len(several), 'bucket')}"
-        trial = self._placement([*self._buckets, *several])
+        placed = [(best_placement(self._merged(buckets), self._limits), buckets, mode) for buckets, mode in trials]
+        trial, buckets, mode = min(placed, key=lambda one: (one[0].over(self._limits), one[0].run.step_us))
+        how = f"{sum(map(len, cuts[mode]))} of {what} in {counted(len(cuts[mode]), 'bucket')} ({mode})"
         saved = self._placed.run.step_us - trial.run.step_us
-        if saved <= 0 or trial.over(self._limits) > self._placed.over(self._limits):
+        if trial.over(self._limits) > self._placed.over(self._limits):
+            why = f"{how} would need {trial.peak / 1e9:,.2f} GB, and may have {(self._limits.memory or 0) / 1e9:,.2f}"
+            return Remark(self._options.name, first.name, "refused", why)
+        if saved <= 0:
             return Remark(self._options.name, first.name, "refused", f"{how} would take {-saved:,.1f} us more")
-        self._buckets += several
-        self._placed = trial
+        self._buckets, self._placed = buckets, trial
         return Remark(self._options.name, first.name, "done", f"{how} save {saved:,.1f} us")
 
     def steps(self, able: Sequence[Window]) -> list[Step]:
@@ -125,57 +139,77 @@ class _Search:
         if self._placed.run.step_us >= self._original_us:
             return []
         sketch, found = self._merged(self._buckets), []
+        way = {sketch.bucket[bucket[0]]: mode for bucket, mode in self._buckets.items()}
         members: dict[int, list[Window]] = {}
         for window in able:
             members.setdefault(sketch.bucket[self._number[window.start.name]], []).append(window)
         for number in self._placed.placement.order:
             if number in members:
                 where = sketch.slots[self._placed.placement.launch[number]]
-                way = self._options.mode if len(members[number]) > 1 else "alone"
-                found.append(bucket_step(self._program, members[number], way, where))
+                found.append(bucket_step(self._program, members[number], way.get(number, "alone"), where))
         return found
 
-    def _merged(self, buckets: Sequence[Sequence[int]]) -> Sketch:
-        if not buckets:
-            return self._sketch
-        copies = self._copies if self._options.mode != "coalesced" else None
-        return merged(self._sketch, buckets, self._cost, copies)
+    def _merged(self, buckets: Mapping[tuple[int, ...], str]) -> Sketch:
+        def copies(bucket: Sequence[int], piece: Piece) -> float | None:
+            mode = buckets[tuple(bucket)]
+            return None if mode == "coalesced" else self._copies(bucket, piece, mode)
 
-    def _placement(self, buckets: Sequence[Sequence[int]]) -> Placed:
-        return best_placement(self._merged(buckets), self._limits)
+        return merged(self._sketch, list(buckets), self._cost, copies) if buckets else self._sketch
 
-    def _copies(self, piece: Piece) -> float:
-        return copies_us(piece.comm, self._options.mode, self._cost)(piece.nbytes)
+    def _copies(self, bucket: Sequence[int], piece: Piece, mode: str) -> float:
+        """What the copies cost, less the launches that are saved where all members do the same first."""
+        us = copies_us(piece.comm, mode, self._cost)(piece.nbytes)
+        members = [windows(self._program)[self._sketch.pieces[number].name] for number in bucket]
+        if piece.comm.kind not in REDUCTIONS or not isinstance(self._cost, HardwareModel):
+            return us
+        return us - self._cost.launch_us * max(0, len(joint_ops(self._program, members)) - 1)
 
-    def _cut(self, chain: Sequence[int]) -> list[list[int]]:
-        """A chain in its best buckets. That of gathers is seen from the end."""
+    def _cut(self, chain: Sequence[int], mode: str) -> list[tuple[int, ...]]:
+        """The best buckets of a chain, those of several. A chain of gathers is seen from the end."""
         pieces, times = self._sketch.pieces, self._times
         comm, mirrored = pieces[chain[0]].comm, pieces[chain[0]].grows
-        ordered = sorted(chain, key=lambda n: (-pieces[n].used, -n) if mirrored else (pieces[n].ready, n))
+        able = [number for number in chain if pieces[number].name in self._able[mode]]
+        ordered = sorted(able, key=lambda n: (-pieces[n].used, -n) if mirrored else (pieces[n].ready, n))
         ready = [times[-1] - times[pieces[n].used] if mirrored else times[pieces[n].ready] for n in ordered]
         reach = self._reach([pieces[n] for n in ordered], comm)
         links = [Link(time, pieces[n].nbytes, far) for time, n, far in zip(ready, ordered, reach, strict=True)]
-        copies = copies_us(comm, self._options.mode, self._cost)
+        copies = copies_us(comm, mode, self._cost)
         drag = 1 - 1 / self._sketch.slowdown
         stream = Stream(partial(self._cost.collective_us, comm), copies, times[-1], drag)
-        return [sorted(ordered[one.first : one.last]) for one in best_buckets(links, stream, _SLACK)]
+        found = [tuple(sorted(ordered[one.first : one.last])) for one in best_buckets(links, stream, _SLACK)]
+        return [bucket for bucket in found if len(bucket) > 1]
 
     def _reach(self, pieces: Sequence[Piece], comm: Collective) -> list[int]:
         """For each piece of a chain, the first that it can be in a bucket with."""
         most = min(self._options.max_mb * 1e6, self._enough(comm, sum(piece.nbytes for piece in pieces)))
         found = []
         for last, piece in enumerate(pieces):
-            ready, due, settled, used, nbytes = piece.ready, piece.due, piece.settled, piece.used, piece.nbytes
-            first = last
+            ready, due, settled, used = piece.ready, piece.due, piece.settled, piece.used
+            nbytes, makes, first = piece.nbytes, piece.makes, last
             while first > 0:
                 one = pieces[first - 1]
                 ready, due, settled = max(ready, one.ready), min(due, one.due), max(settled, one.settled)
-                used, nbytes = min(used, one.used), nbytes + one.nbytes
-                if ready > due or settled > used or nbytes > most:
+                used, nbytes, makes = min(used, one.used), nbytes + one.nbytes, makes + one.makes
+                together = ready <= due and settled <= used and nbytes <= most
+                if not together or (one.grows and not self._has_room(makes, used, one.used)):
                     break
                 first -= 1
             found.append(first)
         return found
+
+    def _has_room(self, makes: int, first: int, last: int) -> bool:
+        """Whether all that a gather makes can live from its first use to the last of its members'."""
+        limit = self._limits.memory
+        return limit is None or max(self._least[2 * first : 2 * last + 1], default=0) + makes <= limit
+
+    @cached_property
+    def _least(self) -> list[int]:
+        """Memory in each half-slot if gathers are launched where they are used and everything else when it is
+        ready."""
+        pieces = self._sketch.pieces
+        launch = tuple(piece.due if piece.grows else piece.ready for piece in pieces)
+        wait = tuple(max(slot, piece.settled) for slot, piece in zip(launch, pieces, strict=True))
+        return self._sketch.memory(Placement(launch, wait, ()))
 
     def _enough(self, comm: Collective, most: int) -> float:
         """The bytes beyond which a bucket gains nothing by being larger."""
@@ -186,3 +220,7 @@ class _Search:
                 break
             nbytes *= 2
         return nbytes
+
+
+def _names(able: Sequence[Window]) -> frozenset[str]:
+    return frozenset(window.start.name for window in able)

@@ -7,12 +7,14 @@ and with it all that comes later.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
 _BEAM = 4
+_LONG = 160  # a chain of more links is cut only between runs of small ones
 _DIGITS = 9  # of a size in binary: the error is below 0.4 %
 
 
@@ -80,9 +82,36 @@ def best_buckets(links: Sequence[Link], stream: Stream, slack: float = 0.0) -> l
 
     By dynamic programming: for each link the ways to end with it that no other way beats in time and in delay. Exact
     without `slack`. With it, of ways that differ by less than that share of the step only those are followed that
-    promise most: long chains have very many that are equally good for all that anybody could measure.
+    promise most, and a long chain is not cut everywhere: there are very many ways that are equally good for all that
+    anybody could measure.
     """
-    return min(_ways(links, stream, slack), key=lambda way: way.rank(stream)).buckets(len(links))
+    runs = _runs(links, _LONG) if slack else [(place, place + 1) for place in range(len(links))]
+    begins = [first for first, _ in runs]
+    grouped = [
+        Link(
+            links[last - 1].ready,
+            sum(link.nbytes for link in links[first:last]),
+            min(bisect_left(begins, links[last - 1].reach), number),
+        )
+        for number, (first, last) in enumerate(runs)
+    ]
+    best = min(_ways(grouped, stream, slack), key=lambda way: way.rank(stream)).buckets(len(grouped))
+    return [replace(one, first=runs[one.first][0], last=runs[one.last - 1][1]) for one in best]
+
+
+def _runs(links: Sequence[Link], most: int) -> list[tuple[int, int]]:
+    """The chain in runs of neighbours that are small and can be together: about `most` of them, or as many as links."""
+    small = sum(link.nbytes for link in links) / most if len(links) > most else 0
+    runs: list[tuple[int, int]] = []
+    nbytes = 0
+    for place, link in enumerate(links):
+        if runs and place > 0 and link.reach <= runs[-1][0] and nbytes + link.nbytes <= small:
+            runs[-1] = (runs[-1][0], place + 1)
+            nbytes += link.nbytes
+        else:
+            runs.append((place, place + 1))
+            nbytes = link.nbytes
+    return runs
 
 
 def _ways(links: Sequence[Link], stream: Stream, slack: float) -> list[_Way]:

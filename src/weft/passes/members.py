@@ -15,7 +15,7 @@ from weft.ir.specs import TensorSpec
 from weft.passes.absorbing import conversions
 from weft.passes.base import Plan, Step, check_fits
 from weft.passes.combine import place
-from weft.passes.merging import WAYS, Bucket, merge
+from weft.passes.merging import REDUCTIONS, WAYS, Bucket, merge
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 # What each way can merge.
@@ -39,7 +39,7 @@ def check_options(pass_name: str, kinds: Sequence[str], mode: str) -> None:
 def mergeable(program: Program, kinds: Sequence[str], mode: str) -> tuple[list[Window], dict[str, str]]:
     """The collectives that can be in a bucket, in program order; and of the others, why not."""
     known = windows(program)
-    refused = {op.name: _refusal(op, known, kinds, mode) or _rewritten(program, op, mode) for op in program.starts}
+    refused = {op.name: _refusal(op, known, kinds, mode) or _sent_on(program, op, mode) for op in program.starts}
     able = [known[name] for name, why in refused.items() if why is None]
     return able, {name: why for name, why in refused.items() if why is not None}
 
@@ -117,23 +117,29 @@ def _refusal(op: Op, known: Mapping[str, Window], kinds: Sequence[str], mode: st
     return None if op.name in known else "nobody waits for it"
 
 
-def _rewritten(program: Program, op: Op, mode: str) -> str | None:
-    """Why a reduction cannot share a buffer: somebody writes to its result, while others may read or send their parts.
+def _sent_on(program: Program, op: Op, mode: str) -> str | None:
+    """Why a reduction cannot share a buffer: its result is in flight once more, while somebody writes to such a buffer.
 
     A gathered part is a copy, and coalesced results have memory of their own.
     """
-    if mode == "coalesced" or op.comm is None or op.comm.kind not in ("reduce_scatter", "all_reduce"):
+    if mode == "coalesced" or op.comm is None or op.comm.kind not in REDUCTIONS:
         return None
-    written = program.fact(_writers)
-    writer = next((written[storage] for storage in storages(program).of_value(op.name) if storage in written), None)
-    return None if writer is None else f"%{writer} writes to its result, which would be a part of a buffer"
+    sent, written = program.fact(_sent_further)
+    sender = next((sent[storage] for storage in storages(program).of_value(op.name) if storage in sent), None)
+    if sender is None or not written:
+        return None
+    return f"%{sender} sends its result on, and %{written[0]} writes to a result that may be in the same buffer"
 
 
-def _writers(program: Program) -> Mapping[int, str]:
-    """For each storage that is written to, the last op that does."""
-    changing = [op for op in program.ops if op.traits.mutates]
-    written = ((op, op.argument(key)) for op in changing for key in op.traits.mutates)
-    return {storage: op.name for op, arg in written for storage in storages(program).of_args((arg,))}
+def _sent_further(program: Program) -> tuple[Mapping[int, str], Sequence[str]]:
+    """For each storage that a reduction makes, the start that sends it on; and the ops that write to any of them."""
+    known = storages(program)
+    reductions = [op for op in program.starts if op.comm is not None and op.comm.kind in REDUCTIONS]
+    made = {storage for op in reductions if not op.traits.mutates for storage in known.of_value(op.name)}
+    sent = {storage: op.name for op in program.starts for storage in known.of_args(op.args) & made}
+    changing = (op for op in program.ops if op.traits.mutates)
+    written = [op.name for op in changing if made & known.of_args(op.argument(key) for key in op.traits.mutates)]
+    return sent, written
 
 
 def _splits(op: Op) -> list[object]:

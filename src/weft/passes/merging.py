@@ -8,7 +8,7 @@ the row of every rank: such a buffer is [ranks, elements], any other [elements].
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from weft.analysis.windows import Window
@@ -19,9 +19,11 @@ from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import DTYPES, Spec, TensorSpec
 from weft.ir.targets import traits_of
 from weft.passes.absorbing import absorbed
+from weft.passes.joining import joint_ops
 
 Place = tuple[int, int, int]  # a position of the program; before it (0), the op there (1), behind it (2); and a number
 
+REDUCTIONS = ("reduce_scatter", "all_reduce")
 _SENT_TO_EACH = ("reduce_scatter", "all_to_all")
 _RECEIVED_FROM_EACH = ("all_gather", "all_to_all")
 
@@ -95,8 +97,11 @@ class Site:
         """Put in a new op, which stands for the ops `of`. It comes from where they do."""
         comm = self.comm if target == self.starts[0].target else None
         origin = self.program[of[0]].origin if of else ""
-        name = self.editor.free_name(name)
-        op = Op(name, target, args, {}, tuple(out), traits_of(target), comm, origin, tuple(of))
+        return self.put(where, Op(name, target, args, {}, tuple(out), traits_of(target), comm, origin, tuple(of)))
+
+    def put(self, where: tuple[int, int], op: Op) -> Ref:
+        """Put in a new op, under its name or one like it."""
+        op = replace(op, name=self.editor.free_name(op.name))
         ref = self.editor.insert_before(self.program.ops[0].name, op)  # the order is settled at the end
         self.places[ref.name] = (*where, next(self.numbers))
         return ref
@@ -227,14 +232,30 @@ _Pack = Callable[[Site, Sequence[Dim], str], Ref]
 def _through_a_buffer(site: Site, dtype: str, pack: _Pack = _packed) -> Mapping[str, Ref]:
     sizes = [_elements(site, start, dtype) for start in site.starts]
     done = _launched(site, pack(site, sizes, dtype), dtype)
+    joined = joint_ops(site.program, site.bucket.members) if site.comm.kind in REDUCTIONS else ()
     if site.comm.kind in _RECEIVED_FROM_EACH:
         done = site.view(site.before_use(), "rows", done, (site.comm.group.size, _sum(sizes)))
+    if joined:
+        done = _joined(site, done, joined)
     found: dict[str, Ref] = {}
     begin: Dim = 0
-    for member, size in zip(site.bucket.members, sizes, strict=True):
-        found[member.start.name] = _taken(site, member, done, begin, size)
+    for number, (member, size) in enumerate(zip(site.bucket.members, sizes, strict=True)):
+        last = joined[number] if joined else None
+        found[member.start.name] = _taken(site, member, done, begin, size, last)
+        if last is not None:
+            site.editor.remove(last.name, use=found[member.start.name].name)
         begin = begin + size
     return found
+
+
+def _joined(site: Site, done: Ref, ops: Sequence[Op]) -> Ref:
+    """What all members do first, done to the whole result."""
+    first, (spec,) = ops[0], ops[0].out
+    assert isinstance(spec, TensorSpec)
+    out = (TensorSpec(site.spec(done).shape, spec.dtype),)
+    names = tuple(op.name for op in ops)
+    joint = replace(first, name="joint", args=(done, *first.args[1:]), out=out, sources=names)
+    return site.put(site.before_use(), joint)
 
 
 def _launched(site: Site, packed: Ref, dtype: str) -> Ref:
@@ -249,10 +270,10 @@ def _launched(site: Site, packed: Ref, dtype: str) -> Ref:
     return site.add(site.before_use(), "bucket_done", "wait", bucket, out=out, of=waits)
 
 
-def _taken(site: Site, member: Window, done: Ref, begin: Dim, size: Dim) -> Ref:
-    """A member's part of the result, in the shape that its own result had."""
+def _taken(site: Site, member: Window, done: Ref, begin: Dim, size: Dim, joined: Op | None) -> Ref:
+    """A member's part of the result, in the shape that its own result had, or that of an op that was joined."""
     where, spec = site.before_use(member), site.spec(done)
-    (result,) = member.start.out
+    (result,) = joined.out if joined is not None else member.start.out
     assert isinstance(result, TensorSpec)
     last = len(spec.shape) - 1
     shape = (*spec.shape[:last], size)
@@ -263,7 +284,7 @@ def _taken(site: Site, member: Window, done: Ref, begin: Dim, size: Dim) -> Ref:
     if result.dtype != spec.dtype:
         part = site.view(where, "together", part, (spec.shape[0] * size,))
         part = site.cast_view(where, "typed", part, result.dtype)
-    return site.view(where, "taken", part, result.shape, of=site.waits(member))
+    return site.view(where, "taken", part, result.shape, of=(joined.name,) if joined else site.waits(member))
 
 
 def _apart(site: Site, where: tuple[int, int], part: Ref) -> Ref:

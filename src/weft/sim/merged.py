@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 
 from weft.cost.model import CostModel, HardwareModel
 from weft.sim.sketch import Hold, Piece, Sketch
 
-Copies = Callable[[Piece], float]  # the compute that it takes to copy a bucket together and apart
+# Of a bucket, by the numbers of its members and as a piece: the compute that it takes to copy it together and apart,
+# less what is saved by it; None if its members are not copied.
+Copies = Callable[[Sequence[int], Piece], float | None]
 
 
-def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, copies: Copies | None) -> Sketch:
+def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, copies: Copies) -> Sketch:
     """The sketch in which the pieces of each bucket, given by their numbers, are one.
 
-    With `copies` the members go through a buffer, which is held from the launch to the wait. The members' results are
-    counted as if each had a storage of its own.
+    Members that are copied go through a buffer, which is held from the launch to the wait. Their results are counted as
+    if each had a storage of its own.
     """
     head = {number: bucket[0] for bucket in buckets for number in bucket}
     whole = {bucket[0]: _bucket([sketch.pieces[number] for number in bucket], cost) for bucket in buckets}
     holds = list(sketch.holds)
-    if copies is not None:
-        for first, piece in whole.items():
-            whole[first] = _copied(piece, copies(piece))
+    for bucket in buckets:
+        first, piece = bucket[0], whole[bucket[0]]
+        us = copies(bucket, piece)
+        if us is not None:
+            whole[first] = _copied(piece, us)
             holds.append(Hold(piece.nbytes, 0, first, at_wait=False, until=0, launch=(), wait=(first,)))
     kept = [number for number in range(len(sketch.pieces)) if head.get(number, number) == number]
     place = {number: index for index, number in enumerate(kept)}
@@ -31,29 +36,32 @@ def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, co
     return replace(sketch, pieces=pieces, holds=tuple(holds), bucket=tuple(numbers[number] for number in sketch.bucket))
 
 
-def _bucket(members: Sequence[Piece], cost: CostModel) -> Piece:
-    first, nbytes = members[0], sum(one.nbytes for one in members)
-    us = cost.collective_us(first.comm, nbytes)
-    links = cost.link_us(first.comm, nbytes) if isinstance(cost, HardwareModel) else {}
-    return Piece(
-        name=first.name,
-        comm=first.comm,
-        us=us,
-        shares={link: min(1.0, busy / us) for link, busy in links.items() if us > 0},
-        nbytes=nbytes,
-        ready=max(one.ready for one in members),
-        due=min(one.due for one in members),
-        settled=max(one.settled for one in members),
-        used=min(one.used for one in members),
-        before_us=sum(one.before_us for one in members),
-        behind_us=sum(one.behind_us for one in members),
-        makes=sum(one.makes for one in members),
-        frees=sum(one.frees for one in members),
+def _joined(one: Piece, other: Piece) -> Piece:
+    """Two pieces as one, but for the time that it takes."""
+    return replace(
+        one,
+        nbytes=one.nbytes + other.nbytes,
+        ready=max(one.ready, other.ready),
+        due=min(one.due, other.due),
+        settled=max(one.settled, other.settled),
+        used=min(one.used, other.used),
+        before_us=one.before_us + other.before_us,
+        behind_us=one.behind_us + other.behind_us,
+        makes=one.makes + other.makes,
+        frees=one.frees + other.frees,
     )
+
+
+def _bucket(members: Sequence[Piece], cost: CostModel) -> Piece:
+    whole = reduce(_joined, members)
+    us = cost.collective_us(whole.comm, whole.nbytes)
+    links = cost.link_us(whole.comm, whole.nbytes) if isinstance(cost, HardwareModel) else {}
+    return replace(whole, us=us, shares={link: min(1.0, busy / us) for link, busy in links.items() if us > 0})
 
 
 def _copied(piece: Piece, us: float) -> Piece:
     """A gather is mostly copied out of the buffer, anything else into it."""
+    makes = piece.makes + piece.nbytes
     if piece.grows:
-        return replace(piece, behind_us=piece.behind_us + us, makes=piece.makes + piece.nbytes)
-    return replace(piece, before_us=piece.before_us + us, makes=piece.makes + piece.nbytes)
+        return replace(piece, behind_us=max(0.0, piece.behind_us + us), makes=makes)
+    return replace(piece, before_us=max(0.0, piece.before_us + us), makes=makes)

@@ -1,0 +1,56 @@
+"""What all members of a bucket do first with their results can be done once, to the whole buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft.analysis.gradients import scaling
+from weft.analysis.pairs import pairs
+from weft.analysis.windows import Window
+from weft.ir.args import refs
+from weft.ir.program import Op, Program
+from weft.ir.specs import TensorSpec
+from weft.ir.traits import PURE
+from weft.passes.absorbing import CASTS
+
+
+def joint_ops(program: Program, members: Sequence[Window]) -> tuple[Op, ...]:
+    """Of each member the op that alone uses its result, if it is the same op for all: a cast, a scaling by a number.
+
+    Element by element it does not matter where an element stands, so the bits stay the same.
+    """
+    found = [_follower(program, member) for member in members]
+    first = found[0]
+    if first is None:
+        return ()
+    same = first.target, first.args[1:], tuple(first.kwargs.items()), _dtype(first)
+    ops = [op for op in found if op is not None]
+    alike = all((op.target, op.args[1:], tuple(op.kwargs.items()), _dtype(op)) == same for op in ops)
+    return tuple(ops) if alike and len(ops) == len(found) else ()
+
+
+def _follower(program: Program, member: Window) -> Op | None:
+    waits = pairs(program).waits[member.start.name]
+    readers = program.fact(_readers).get(waits[0], ()) if len(waits) == 1 else ()
+    if len(readers) != 1 or program.index.get(readers[0]) not in member.waited:
+        return None
+    op = program[readers[0]]
+    alone = op.args[:1] == op.refs() and op.traits == PURE
+    whole = isinstance(op.out[0], TensorSpec) and op.out[0].strides is None
+    return op if alone and whole and (op.target in CASTS or scaling(op) is not None) else None
+
+
+def _readers(program: Program) -> Mapping[str, Sequence[str]]:
+    """For each value, the ops that use it; the caller, who uses outputs, has no name."""
+    found: dict[str, list[str]] = {}
+    for op in program.ops:
+        for ref in op.refs():
+            found.setdefault(ref.name, []).append(op.name)
+    for output in program.outputs:
+        for ref in refs(output):
+            found.setdefault(ref.name, []).append("")
+    return found
+
+
+def _dtype(op: Op) -> str:
+    return op.out[0].dtype
