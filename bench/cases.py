@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from statistics import geometric_mean
 
+from bench.rows import aligned
 from weft.sim import Timeline
 
 _ROUNDING = 1e-9  # a step may be so much below the bound by arithmetic alone
@@ -74,24 +76,41 @@ def table(case: Case) -> str:
     """A case as a heading and a table, which reads as text and as Markdown."""
     limit = "no memory limit" if case.limit_bytes is None else f"at most {case.limit_bytes / 1e9:.2f} GB ({case.limit})"
     cells = [_HEADINGS, *(_cells(case, row) for row in case.rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    rule = "|".join(
-        "-" * (widths[0] + 2) if not place else "-" * (width + 1) + ":" for place, width in enumerate(widths)
-    )
-    lines = [_line(row, widths) for row in cells]
     errors = [f"{row.name}: {row.error}" for row in case.rows if row.error]
     return "\n".join(
         [
             f"**{case.workload}** ({case.layers} layers) on {case.machine}, {limit}; "
             f"bound {case.bound_us / 1e3:,.2f} ms by {case.bound_by}",
             "",
-            lines[0],
-            f"|{rule}|",
-            *lines[1:],
+            *aligned(cells),
             *([""] if errors else []),
             *errors,
         ]
     )
+
+
+def summary(cases: Sequence[Case]) -> str:
+    """The geometric mean of step ÷ bound of each row, and where Weft is behind another row that is within the limit."""
+    lines = []
+    for name in dict.fromkeys(row.name for case in cases for row in case.rows):
+        known = [(case, row.figures) for case in cases for row in case.rows if row.name == name and row.figures]
+        ratios = [figures.step_us / case.bound_us for case, figures in known]
+        over = sum(case.over_limit(figures) for case, figures in known)
+        mean = f"{geometric_mean(ratios):.3f}" if ratios else "-"
+        lines.append(f"{name}: step ÷ bound {mean} over {len(ratios)} of {len(cases)} cases, {over} over the limit")
+    behind = [line for case in cases for line in _behind(case)]
+    return "\n".join([*lines, *(behind or ["weft is behind no other row in any case"])])
+
+
+def _behind(case: Case) -> Iterator[str]:
+    known = {row.name: row.figures for row in case.rows if row.figures is not None}
+    ours = known.get("weft")
+    for name, theirs in known.items():
+        if ours is None or name.startswith("weft") or case.over_limit(theirs):
+            continue
+        if ours.step_us > theirs.step_us * (1 + _ROUNDING):
+            share = ours.step_us / theirs.step_us - 1
+            yield f"{case.workload} on {case.machine}, limit {case.limit}: weft is {share:.2%} behind {name}"
 
 
 def _cells(case: Case, row: Row) -> tuple[str, ...]:
@@ -107,11 +126,6 @@ def _cells(case: Case, row: Row) -> tuple[str, ...]:
         f"{found.pass_s:,.2f}",
         f"{found.step_us / case.bound_us:.3f}" + (" BELOW" if case.below_bound(found) else ""),
     )
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-    return f"| {cells[0].ljust(len(first))} | {' | '.join(rest)} |"
 
 
 def to_json(cases: Sequence[Case]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from time import process_time
 
@@ -33,6 +33,21 @@ def best_of(runs: int, work: Callable[[], object]) -> float:
         work()
         times.append(process_time() - begin)
     return min(times)
+
+
+def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, which reads as text and as Markdown. The first row are headings, the first column names."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rule = "|".join(
+        "-" * (widths[0] + 2) if not place else "-" * (width + 1) + ":" for place, width in enumerate(widths)
+    )
+    first, *rest = (_line(row, widths) for row in cells)
+    return [first, f"|{rule}|", *rest]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    return f"| {cells[0].ljust(len(first))} | {' | '.join(rest)} |"
 
 
 def report(parts: Iterable[Callable[[], list[Row]]], *, as_json: bool = False) -> None:

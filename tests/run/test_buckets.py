@@ -1,4 +1,4 @@
-"""Real ranks: a step whose collectives are merged, in each way, gives what the step gives that was captured."""
+"""Real ranks: a step whose collectives are merged, in each way, or scheduled gives what the captured step gives."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ PIPELINES = (
     "bucket_auto",
     "bucket_auto{mode=custom_op}",
     "bucket_auto{mode=coalesced}",
+    "schedule",
+    *weft.PRESETS.values(),
 )
 
 

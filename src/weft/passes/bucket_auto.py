@@ -16,7 +16,7 @@ from weft.ir.program import Collective, Program
 from weft.ir.text import counted
 from weft.passes.base import Context, Plan, Remark, Step, fingerprint
 from weft.passes.chains import Link, Stream, best_buckets
-from weft.passes.fitting_in import Limits
+from weft.passes.fitting_in import Limits, Placed
 from weft.passes.joining import joint_ops
 from weft.passes.members import KINDS, apply_buckets, bucket_step, check_options, copies_us, key_of, mergeable
 from weft.passes.merging import REDUCTIONS
@@ -28,6 +28,7 @@ from weft.sim.simulate import simulate
 from weft.sim.sketch import Piece, Placement, Sketch
 
 _SLACK = 0.001  # of the step: for less than that no other cut of a chain is looked for
+_SHARES = (1.0, 0.25, 0.0625)  # of a chain: how much a bucket may have; less is tried if memory does not allow more
 _SATURATED = 0.01  # to double a bucket that saves no more than this share of its time is not worth a thought
 
 
@@ -84,6 +85,16 @@ class BucketAuto:
         return ("coalesced", "default") if self.mode == "auto" else (self.mode,)
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """The buckets of one chain, with those that were chosen before, and what becomes of the step."""
+
+    cut: list[tuple[int, ...]]
+    mode: str
+    buckets: dict[tuple[int, ...], str]
+    placed: Placed
+
+
 class _Search:
     """Buckets, chain by chain, as long as the step becomes shorter."""
 
@@ -118,21 +129,28 @@ class _Search:
         """Put a chain into buckets if that helps; a remark says so."""
         first = self._sketch.pieces[chain[0]]
         what = f"{counted(len(chain), first.comm.kind)} over {first.group}"
-        cuts = {mode: self._cut(chain, mode) for mode in self._options.modes}
-        trials = [({**self._buckets, **dict.fromkeys(cut, mode)}, mode) for mode, cut in cuts.items() if cut]
-        if not trials:
+        for share in _SHARES:
+            trials = [self._trial(self._cut(chain, mode, share), mode) for mode in self._options.modes]
+            best = min(trials, key=lambda one: (one.placed.over(self._limits), one.placed.run.step_us))
+            if not best.placed.over(self._limits):
+                break
+        if not best.cut:
             return Remark(self._options.name, first.name, "refused", f"{what}: there is nothing to gain")
-        placed = [(best_placement(self._merged(buckets), self._limits), buckets, mode) for buckets, mode in trials]
-        trial, buckets, mode = min(placed, key=lambda one: (one[0].over(self._limits), one[0].run.step_us))
-        how = f"{sum(map(len, cuts[mode]))} of {what} in {counted(len(cuts[mode]), 'bucket')} ({mode})"
+        trial, cut = best.placed, best.cut
+        how = f"{sum(map(len, cut))} of {what} in {counted(len(cut), 'bucket')} ({best.mode})"
         saved = self._placed.run.step_us - trial.run.step_us
         if trial.over(self._limits) > self._placed.over(self._limits):
             why = f"{how} would need {trial.peak / 1e9:,.2f} GB, and may have {(self._limits.memory or 0) / 1e9:,.2f}"
             return Remark(self._options.name, first.name, "refused", why)
         if saved <= 0:
             return Remark(self._options.name, first.name, "refused", f"{how} would take {-saved:,.1f} us more")
-        self._buckets, self._placed = buckets, trial
+        self._buckets, self._placed = best.buckets, trial
         return Remark(self._options.name, first.name, "done", f"{how} save {saved:,.1f} us")
+
+    def _trial(self, cut: list[tuple[int, ...]], mode: str) -> _Trial:
+        buckets = {**self._buckets, **dict.fromkeys(cut, mode)}
+        placed = best_placement(self._merged(buckets), self._limits) if cut else self._placed
+        return _Trial(cut, mode, buckets, placed)
 
     def steps(self, able: Sequence[Window]) -> list[Step]:
         """Everything that is merged or launched elsewhere; nothing if the original is as good."""
@@ -164,14 +182,15 @@ class _Search:
             return us
         return us - self._cost.launch_us * max(0, len(joint_ops(self._program, members)) - 1)
 
-    def _cut(self, chain: Sequence[int], mode: str) -> list[tuple[int, ...]]:
-        """The best buckets of a chain, those of several. A chain of gathers is seen from the end."""
+    def _cut(self, chain: Sequence[int], mode: str, share: float) -> list[tuple[int, ...]]:
+        """The best buckets of a chain, those of several, none with more than a share of the chain. A chain of gathers
+        is seen from the end."""
         pieces, times = self._sketch.pieces, self._times
         comm, mirrored = pieces[chain[0]].comm, pieces[chain[0]].grows
         able = [number for number in chain if pieces[number].name in self._able[mode]]
         ordered = sorted(able, key=lambda n: (-pieces[n].used, -n) if mirrored else (pieces[n].ready, n))
         ready = [times[-1] - times[pieces[n].used] if mirrored else times[pieces[n].ready] for n in ordered]
-        reach = self._reach([pieces[n] for n in ordered], comm)
+        reach = self._reach([pieces[n] for n in ordered], comm, share)
         links = [Link(time, pieces[n].nbytes, far) for time, n, far in zip(ready, ordered, reach, strict=True)]
         copies = copies_us(comm, mode, self._cost)
         drag = 1 - 1 / self._sketch.slowdown
@@ -179,9 +198,10 @@ class _Search:
         found = [tuple(sorted(ordered[one.first : one.last])) for one in best_buckets(links, stream, _SLACK)]
         return [bucket for bucket in found if len(bucket) > 1]
 
-    def _reach(self, pieces: Sequence[Piece], comm: Collective) -> list[int]:
+    def _reach(self, pieces: Sequence[Piece], comm: Collective, share: float) -> list[int]:
         """For each piece of a chain, the first that it can be in a bucket with."""
-        most = min(self._options.max_mb * 1e6, self._enough(comm, sum(piece.nbytes for piece in pieces)))
+        whole = sum(piece.nbytes for piece in pieces)
+        most = min(self._options.max_mb * 1e6, self._enough(comm, whole), share * whole)
         found = []
         for last, piece in enumerate(pieces):
             ready, due, settled, used = piece.ready, piece.due, piece.settled, piece.used

@@ -17,18 +17,21 @@ Copies = Callable[[Sequence[int], Piece], float | None]
 def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, copies: Copies) -> Sketch:
     """The sketch in which the pieces of each bucket, given by their numbers, are one.
 
-    Members that are copied go through a buffer, which is held from the launch to the wait. Their results are counted as
-    if each had a storage of its own.
+    Members that are copied go through a buffer, which is held from the launch to the wait, and what they send is needed
+    no longer than the launch. Their results are counted as if each had a storage of its own.
     """
     head = {number: bucket[0] for bucket in buckets for number in bucket}
     whole = {bucket[0]: _bucket([sketch.pieces[number] for number in bucket], cost) for bucket in buckets}
-    holds = list(sketch.holds)
+    holds: list[Hold] = []
+    copied: set[int] = set()
     for bucket in buckets:
         first, piece = bucket[0], whole[bucket[0]]
         us = copies(bucket, piece)
         if us is not None:
             whole[first] = _copied(piece, us)
             holds.append(Hold(piece.nbytes, 0, first, at_wait=False, until=0, launch=(), wait=(first,)))
+            copied.update(bucket)
+    holds += [_let_go(hold, copied) for hold in sketch.holds]
     kept = [number for number in range(len(sketch.pieces)) if head.get(number, number) == number]
     place = {number: index for index, number in enumerate(kept)}
     numbers = [place[head.get(number, number)] for number in range(len(sketch.pieces))]
@@ -57,6 +60,16 @@ def _bucket(members: Sequence[Piece], cost: CostModel) -> Piece:
     us = cost.collective_us(whole.comm, whole.nbytes)
     links = cost.link_us(whole.comm, whole.nbytes) if isinstance(cost, HardwareModel) else {}
     return replace(whole, us=us, shares={link: min(1.0, busy / us) for link, busy in links.items() if us > 0})
+
+
+def _let_go(hold: Hold, copied: set[int]) -> Hold:
+    """A storage that is no longer in flight itself, because it was copied."""
+    sent = [number for number in hold.wait if number in copied and hold.made != number]
+    if not sent:
+        return hold
+    waiting = tuple(number for number in hold.wait if number not in sent)
+    launching = tuple(number for number in hold.launch if number not in sent)
+    return replace(hold, wait=waiting, launch=launching, copied=tuple(sent))
 
 
 def _copied(piece: Piece, us: float) -> Piece:

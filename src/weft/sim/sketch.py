@@ -62,7 +62,8 @@ class Hold:
     """A storage whose life depends on where collectives stand: from the first of `born` to the last of `until`.
 
     Both are half-slots, 2i for the ops before slot i and 2i+1 for the slot itself; `made` is the piece that makes it,
-    -1 if an op that stays does, and `launch` and `wait` are the pieces that need it until then.
+    -1 if an op that stays does, and `launch` and `wait` are the pieces that need it until then. Those that `copied` it
+    do so before they are launched, and make no more by it than their result has.
     """
 
     nbytes: int
@@ -72,6 +73,7 @@ class Hold:
     until: int
     launch: tuple[int, ...]
     wait: tuple[int, ...]
+    copied: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class Sketch:
                 until = max(until, 2 * launch[piece] + 1)
             for piece in hold.wait:
                 until = max(until, 2 * wait[piece] + 1)
+            for piece in hold.copied:
+                until = max(until, 2 * launch[piece])
             change[born] += hold.nbytes
             change[until + 1] -= hold.nbytes
         return [fixed + more for fixed, more in zip(self.peaks, accumulate(change[:-1]), strict=True)]
