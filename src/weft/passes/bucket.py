@@ -15,7 +15,7 @@ from weft.passes.absorbing import conversions
 from weft.passes.base import Context, Plan, Remark, fingerprint
 from weft.passes.combine import Joint, apart, combine
 from weft.passes.members import KINDS, apply_buckets, bucket_step, check_options, key_of, mergeable, saved_us
-from weft.passes.only import check_only, left_out, missed
+from weft.passes.only import WORDS, check_only, enclosing, left_out, missed
 from weft.passes.options import pass_text
 
 Cap = float | tuple[float, ...] | Callable[[int], float]
@@ -34,6 +34,7 @@ class BucketPass:
       `coalesced` makes one call of the backend for all, without copies
     - `only`: `all`; `parameters`, that is gathers of parameters and reductions of gradients; `inter_node`, that is
       groups that span nodes of the machine; or what is inside of a module, such as `layers.0` or `layers.*.mlp`
+    - `by_module`: each module that `only` names has buckets of its own, as people make them by hand
     """
 
     name: ClassVar[str] = "bucket"
@@ -45,10 +46,13 @@ class BucketPass:
     kinds: tuple[str, ...] = KINDS
     mode: str = "default"
     only: str = "all"
+    by_module: bool = False
 
     def __post_init__(self) -> None:
         check_options(self.name, self.kinds, self.mode)
         check_only(self.name, self.only)
+        if self.by_module and self.only in WORDS:
+            raise OptionError(f"bucket: by_module needs modules to go by, such as only=layers.*, not only={self.only}")
         if self.max_count is not None and not (isinstance(self.max_count, int) and self.max_count >= 1):
             raise OptionError(f"bucket: max_count must be at least 1, not {self.max_count!r}")
         if self.cap_mb == ():
@@ -86,7 +90,8 @@ class BucketPass:
         first = bucket[0].start
         nbytes = sum(total_bytes(member.start) for member in bucket)
         if len(bucket) == 1:
-            why = choice.why.get(first.name, "no other collective has its kind, group, reduction and dtype")
+            same = "kind, group, reduction, dtype and module" if self.by_module else "kind, group, reduction and dtype"
+            why = choice.why.get(first.name, f"no other collective has its {same}")
             return Remark(self.name, first.name, "refused", f"stays alone with {nbytes:,} bytes: {why}")
         names = ", ".join(f"%{member.start.name}" for member in bucket[1:4]) + (", …" if len(bucket) > 4 else "")
         message = f"launched together with {names}: {counted(len(bucket), 'collective')}, {nbytes:,} bytes"
@@ -107,7 +112,8 @@ class _Choice:
         self.why: dict[str, str] = {}
 
     def key(self, window: Window) -> Hashable:
-        return key_of(self._program, window, self._options.mode)
+        module = enclosing(window.start.origin, self._options.only) if self._options.by_module else ""
+        return key_of(self._program, window, self._options.mode), module
 
     def fits(self, bucket: Sequence[Window], window: Window) -> bool:
         first, key = bucket[0].start.name, self.key(window)

@@ -16,6 +16,7 @@ from weft.errors import OptionError
 from weft.ir.program import Group, Op, Program
 from weft.passes.base import Context, Remark
 
+WORDS = ("all", "parameters", "inter_node")  # anything else is the path of a module
 _PATH = re.compile(r"[\w*?-]+(\.[\w*?-]+)*")
 _GRADIENT = "gradient of "  # how an origin begins where the capture knows whose gradient is reduced
 
@@ -49,7 +50,7 @@ def left_out(program: Program, context: Context, pass_name: str, only: str) -> M
 def missed(program: Program, pass_name: str, only: str) -> Remark | None:
     """What to say if a path matches nothing: which ones there are."""
     paths = dict.fromkeys(module_path(op.origin) for op in program.starts)
-    if only in ("all", "parameters", "inter_node") or not paths or any(_matches(path, only) for path in paths):
+    if only in WORDS or not paths or any(_matches(path, only) for path in paths):
         return None
     depth = only.count(".") + 1
     modules = dict.fromkeys(".".join(path.split(".")[:depth]) for path in paths if path)
@@ -62,6 +63,11 @@ def module_path(origin: str) -> str:
     """The path of the module or of the parameter in an origin; "" if it has only a place in a file."""
     first, _, place = origin.removeprefix(_GRADIENT).partition(" ")
     return "" if not place and ":" in first else first
+
+
+def enclosing(origin: str, pattern: str) -> str:
+    """The module that a pattern names, of those that an origin is in: layers.3 for layers.3.mlp and layers.*."""
+    return ".".join(module_path(origin).split(".")[: pattern.count(".") + 1])
 
 
 def _matches(path: str, pattern: str) -> bool:
