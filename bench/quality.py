@@ -25,6 +25,7 @@ from time import process_time
 import weft
 from bench.capture import captured_on
 from bench.cases import Case, Figures, Row, from_json, summary, table, to_json
+from bench.options import known_workloads, listed
 from bench.picture import draw
 from bench.torch_pass import torch_pass
 from bench.workloads import WORKLOADS, Workload
@@ -176,8 +177,8 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", type=_known, default=list(WORKLOADS), help="names, separated by commas")
-    parser.add_argument("--machines", type=_listed, default=MACHINES, help="presets or files, separated by commas")
+    parser.add_argument("--workloads", type=known_workloads, default=list(WORKLOADS), help="names, separated by commas")
+    parser.add_argument("--machines", type=listed, default=MACHINES, help="presets or files, separated by commas")
     parser.add_argument("--limits", type=_limits, default=LIMITS, help='memory: "none", "+5%%" over the original')
     parser.add_argument("--layers", type=int, help="make every model so deep; by default each is as it was published")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
@@ -190,20 +191,8 @@ def _cases(path: str) -> list[Case]:
     return from_json(Path(path).read_text(encoding="utf-8"))
 
 
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
-
-
-def _known(text: str) -> list[str]:
-    names = _listed(text)
-    for name in names:
-        if name not in WORKLOADS:
-            raise argparse.ArgumentTypeError(f"{name!r} is no workload; there are {', '.join(WORKLOADS)}")
-    return names
-
-
 def _limits(text: str) -> list[str]:
-    limits = _listed(text)
+    limits = listed(text)
     for limit in limits:
         try:
             limit_bytes(limit, 0)

@@ -124,7 +124,7 @@ def growth(found: Sequence[Times]) -> list[Row]:
         Row(f"weft, {one.ops:,} ops and {one.starts:,} collectives", one.seconds, "s", _seconds_for(one.ops))
         for one in found
     ]
-    for less, more in pairwise(found):
+    for less, more in pairwise(found) if len(found) > 2 else ():
         rows.append(Row(f"exponent of growth, {less.ops:,} to {more.ops:,} ops", exponent(less, more), "", inf))
     if len(found) > 1:
         first, last = found[0], found[-1]

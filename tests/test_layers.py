@@ -20,15 +20,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "verify": {"ir", "analysis", "errors"},
     "pipeline": {"passes", "verify", "cost", "ir", "errors"},
     "optimize": {"pipeline", "passes", "sim", "cost", "ir", "errors", ""},
+    "remedies": {"optimize", "passes", "sim", "cost", "analysis", "ir", "errors"},
+    "tuning": {"optimize", "passes", "sim", "cost", "analysis", "ir", "errors"},
     "fx": {"ir", "errors"},
     "parallel": {"errors"},
     "run": {"fx", "pipeline", "cost", "ir", "analysis", "errors"},
     "report": {"ir", "analysis", "sim", "errors"},
-    "cli": {"fx", "run", "pipeline", "passes", "verify", "report", "sim", "cost", "analysis", "ir", "errors", ""},
+    "cli": {
+        *("fx", "run", "pipeline", "optimize", "remedies", "tuning", "passes", "verify", "report", "sim", "cost"),
+        *("analysis", "ir", "errors", ""),
+    },
     "__main__": {"cli"},
     "": {"errors", "ir", "cost", "sim", "passes", "verify", "optimize", "fx"},  # weft/__init__.py, the public names
 }
-WITHOUT_TORCH = ("errors", "ir", "analysis", "cost", "sim", "passes", "verify", "pipeline", "optimize", "report")
+WITHOUT_TORCH = (
+    *("errors", "ir", "analysis", "cost", "sim", "passes", "verify", "pipeline", "optimize"),
+    *("remedies", "tuning", "report"),
+)
 FILES = sorted(ROOT.rglob("*.py"))
 
 

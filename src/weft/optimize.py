@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from importlib import import_module
@@ -15,14 +15,17 @@ from weft import pipeline
 from weft.cost.machine import Machine
 from weft.cost.model import CostModel
 from weft.errors import OptionError, PlanError
+from weft.ir.pause import no_collection
 from weft.ir.program import Program
 from weft.passes import PASSES, Pass, Plan, Remark, parse_pipeline
 from weft.pipeline import Stage
 from weft.sim import Timeline, simulate
 
-# Pipelines by name. "safe" is predictable: the collectives keep their order, memory does not grow, nothing is searched.
+# Pipelines by name. "by_hand" has a bucket for each layer, which is prefetched one ahead. "safe" is predictable: the
+# collectives keep their order, memory does not grow, nothing is searched.
 PRESETS: Mapping[str, str] = {
-    "default": "dedupe,bucket_auto{mode=coalesced},schedule",
+    "default": "dedupe,bucket_auto,schedule",
+    "by_hand": 'bucket{only="layers.*", by_module=true},schedule{reorder_compute=false, rule=one_ahead}',
     "safe": "schedule{max_memory_increase_gb=0.0, keep_order=true, reorder_compute=false, rounds=1}",
 }
 
@@ -87,12 +90,20 @@ def optimize(
     model = _cost(machine, cost)
     limit = parse_bytes(memory_limit) if isinstance(memory_limit, str) else memory_limit
     started = program if isinstance(program, Program) else import_module("weft.fx").from_fx(program)
+    with no_collection():
+        return _optimized(started, model, limit, _passes(passes), watch)
+
+
+def _optimized(
+    started: Program, model: CostModel, limit: int | None, passes: Sequence[Pass], watch: Callable[[Stage], None]
+) -> Optimized:
     before = after = simulate(started, model)
     plans: list[Plan] = []
     remarks: list[Remark] = []
-    for one in _passes(passes):
+    for one in passes:
         result = pipeline.run(after.program, [one], cost=model, memory_limit=limit, watch=watch)
-        made = simulate(result.program, model)
+        same = result.program.ops is after.program.ops
+        made = replace(after, program=result.program) if same else simulate(result.program, model)
         why = _refusal(after, made, limit)
         if why is None:
             after = made
@@ -107,7 +118,7 @@ def replay(program: Program, plan: str, cost: CostModel) -> Optimized:
     """Carry out plans that were saved. PlanError if they are none, or were made for another program."""
     try:
         contents = json.loads(plan)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"these plans are not JSON: {error}") from None
     if not isinstance(contents, list):
         raise PlanError("this is not a list of plans")

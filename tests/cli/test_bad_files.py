@@ -12,6 +12,8 @@ from tests.cli.conftest import Weft
 OP = "an op (%name: type = target(...)), 'group', 'symbol', 'rank', 'history' or 'return'"
 HEAD = "weft 1\ngroup g = 0..1\n%x: f32[2] = input()\n"
 
+COMMANDS = [["opt", "-p", "sink_waits"], ["explain"], ["tune"], ["verify"]]
+
 UNREADABLE = {
     "empty": (b"", "1:1: expected 'weft 1', found the end of the file\n  \n  ^"),
     "blank": (b"\n\n# nothing here\n", "4:1: expected 'weft 1', found the end of the file\n  \n  ^"),
@@ -42,7 +44,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-@pytest.mark.parametrize("command", [["opt", "-p", "sink_waits"], ["verify"]], ids=["opt", "verify"])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_a_file_that_is_no_program_is_told_where_it_is_wrong(weft: Weft, command: list[str], what: str) -> None:
     content, message = UNREADABLE[what]
     Path("file.weft").write_bytes(content)
@@ -54,7 +56,7 @@ def test_a_file_that_is_no_program_is_told_where_it_is_wrong(weft: Weft, command
     assert json.loads(as_json.stdout)["error"] == "ParseError"
 
 
-@pytest.mark.parametrize("command", [["opt", "-p", "sink_waits"], ["verify"]], ids=["opt", "verify"])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 @pytest.mark.parametrize(
     ("path", "message"),
     [
@@ -125,7 +127,7 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("what", UNSAFE)
-@pytest.mark.parametrize("command", [["opt", "-p", "hoist_starts"], ["verify"]], ids=["opt", "verify"])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_a_program_that_is_not_safe_exits_with_one(weft: Weft, command: list[str], what: str) -> None:
     text, message = UNSAFE[what]
     Path("file.weft").write_text(text)

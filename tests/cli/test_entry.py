@@ -60,8 +60,8 @@ def test_completion_scripts_are_generated(shell: str) -> None:
 def test_commands_and_options_are_completed() -> None:
     commands = weft_process(_WEFT_COMPLETE="bash_complete", COMP_WORDS="weft ve", COMP_CWORD="1")
     assert commands.stdout == "plain,verify\n"
-    options = weft_process(_WEFT_COMPLETE="bash_complete", COMP_WORDS="weft opt --p", COMP_CWORD="2")
-    assert options.stdout == "plain,--passes\nplain,--print-after-all\n"
+    options = weft_process(_WEFT_COMPLETE="bash_complete", COMP_WORDS="weft opt --pr", COMP_CWORD="2")
+    assert options.stdout == "plain,--preset\nplain,--print-after-all\n"
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -72,10 +72,14 @@ def test_the_version_is_that_of_the_package() -> None:
     ("words", "example"),
     [
         (["--help"], "weft opt -p sink_waits,hoist_starts step.weft"),
+        (["--help"], "weft explain --machine h100-ib400 fast.weft"),
         (["--help"], "weft verify before.weft after.weft"),
         (["-h"], "weft opt -p sink_waits,hoist_starts step.weft"),
         (["opt", "--help"], "weft opt -p sink_waits,hoist_starts step.weft"),
         (["opt", "--help"], """weft opt -p 'hoist_starts{group="dp"}' --json step.weft"""),
+        (["opt", "--help"], "weft opt --machine h100-ib400 --preset safe --plan-out plan.json step.weft"),
+        (["explain", "--help"], "weft explain --machine h100-ib400 step.weft"),
+        (["tune", "--help"], "weft tune --machine h100-ib400 step.weft"),
         (["verify", "--help"], "weft verify before.weft after.weft"),
     ],
 )
@@ -85,7 +89,7 @@ def test_help_has_examples_on_lines_of_their_own(weft: Weft, words: list[str], e
     assert example in [line.strip() for line in outcome.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("command", ["opt", "verify"])
+@pytest.mark.parametrize("command", ["opt", "explain", "tune", "verify"])
 def test_help_says_what_the_exit_codes_mean(weft: Weft, command: str) -> None:
     text = " ".join(weft(command, "--help").stdout.split())
     assert "Exit codes: 0 " in text

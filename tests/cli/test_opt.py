@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,6 +136,132 @@ def test_names_cannot_steer_the_terminal(weft: Weft) -> None:
     assert outcome.stderr == REMARK.replace("%f", "%·[31m")
 
 
+# Presets, limits and plans
+
+LATE = """weft 1
+group dp = 0, 1
+
+%x: f32[2500] = input()
+%y: f32[10,10] = input()
+%h: f32[10,10] = aten.mm.default(%y, %y)
+%s: f32[2500] = all_reduce.start(%x) sum over dp
+%w: f32[2500] = wait(%s)
+%r: f32[1] = aten.sum.default(%w)
+return %h, %r
+"""
+SUMMARY = "1 → 1 collectives, step 0.03 → 0.02 ms, exposed 0.01 → 0.00 ms, peak 0.00 → 0.00 GB\n"
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> None:
+    """A step whose all-reduce of 10 us is launched behind the matmul of 10 us that could hide it."""
+    shutil.copy(Path(__file__).parents[1] / "golden" / "toy.toml", tmp_path)
+    (tmp_path / "late.weft").write_text(LATE)
+
+
+def order(text: str) -> list[str]:
+    return [op.name for op in parse(text).ops]
+
+
+def test_a_machine_alone_runs_the_default_preset(weft: Weft, late: None) -> None:
+    outcome = weft("opt", "-m", "toy.toml", "late.weft")
+    assert outcome.exit_code == 0
+    assert order(outcome.stdout) == ["x", "y", "s", "h", "w", "r"]
+    assert outcome.stderr.endswith(SUMMARY)
+    assert outcome.stdout == weft("opt", "-m", "toy.toml", "--preset", "default", "late.weft").stdout
+
+
+def test_the_safe_preset_is_one_pass(weft: Weft, late: None) -> None:
+    outcome = weft("opt", "-m", "toy.toml", "--preset", "safe", "late.weft")
+    assert parse(outcome.stdout).history == (
+        "schedule{max_memory_increase_gb=0, keep_order=true, reorder_compute=false, rounds=1}",
+    )
+    assert outcome.stderr == f"schedule: done: %s: hidden; it was exposed for 10.0 us\n{SUMMARY}"
+
+
+def test_quiet_prints_no_summary(weft: Weft, late: None) -> None:
+    assert weft("opt", "-m", "toy.toml", "--quiet", "late.weft").stderr == ""
+
+
+def test_json_has_the_figures_before_and_after(weft: Weft, late: None) -> None:
+    found = json.loads(weft("opt", "-m", "toy.toml", "--preset", "safe", "--json", "late.weft").stdout)
+    before, after = pytest.approx(30.004), pytest.approx(20.004)  # the sum writes 4 bytes
+    assert found["before"] == {"step_us": before, "exposed_us": 10.0, "peak_bytes": 20804, "collectives": 1}
+    assert found["after"] == {"step_us": after, "exposed_us": 0, "peak_bytes": 20804, "collectives": 1}
+    assert found["passes"][0]["seconds"].keys() == {"plan", "apply", "verify"}
+
+
+def test_a_memory_limit_holds_for_passes_and_presets(weft: Weft, late: None) -> None:
+    warning = "weft: warning: the step needs 0.00 GB as it is, and may have 0.00 GB: it will not grow"
+    for way in (["-p", "schedule"], ["--preset", "default"]):
+        outcome = weft("opt", "-m", "toy.toml", "--memory-limit", "1KB", *way, "late.weft")
+        assert (outcome.exit_code, warning in outcome.stderr) == (0, True)
+
+
+@pytest.mark.parametrize("way", [["-p", "sink_waits,schedule"], ["--preset", "safe"], []])
+def test_a_plan_is_written_and_replayed(weft: Weft, late: None, way: list[str]) -> None:
+    made = weft("opt", "-m", "toy.toml", *way, "--plan-out", "plan.json", "late.weft")
+    outcome = weft("opt", "-m", "toy.toml", "--plan", "plan.json", "late.weft")
+    assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (0, made.stdout, SUMMARY)
+    as_json = json.loads(weft("opt", "-m", "toy.toml", "--plan", "plan.json", "--json", "late.weft").stdout)
+    assert [one["plan"] for one in as_json["passes"]] == json.loads(Path("plan.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "these plans are not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("{}", "this is not a list of plans"),
+        ("[1]", "this is not a plan of version 1, the only one that this Weft reads"),
+        ("[" * 100_000, "these plans are not JSON: "),
+        (
+            '[{"weft_plan": 1, "pass": "sinks", "program": "", "steps": []}]',
+            "<pipeline>:1:1: expected a pass ",
+        ),
+        (
+            '[{"weft_plan": 1, "pass": "schedule", "program": "0", "steps": []}]',
+            "the plan of schedule was made for another program (0)",
+        ),
+    ],
+    ids=["empty", "an object", "a number", "deep", "no such pass", "another program"],
+)
+def test_a_plan_that_cannot_be_used_is_an_error(weft: Weft, late: None, content: str, message: str) -> None:
+    Path("plan.json").write_text(content)
+    outcome = weft("opt", "-m", "toy.toml", "--plan", "plan.json", "late.weft")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr.startswith(f"weft: {message}")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-p", "schedule", "--preset", "safe"], "-p, --preset and --plan each say what to do: give one of them"),
+        (["--preset", "safe", "--plan", "p"], "-p, --preset and --plan each say what to do: give one of them"),
+        (["--preset", "safe"], "for which machine? Give --machine; `weft machines` lists those that are known"),
+        (["--plan", "p"], "for which machine? Give --machine; `weft machines` lists those that are known"),
+        (["-m", "toy.toml", "--plan", "p"], "cannot read p: No such file or directory"),
+        (["-m", "toy.toml", "--plan-out", "no/p"], "cannot write no/p: No such file or directory"),
+        (
+            ["-m", "toy.toml", "--no-verify"],
+            "--no-verify goes with -p: what a preset or a plan makes is always checked",
+        ),
+        (
+            ["-m", "toy.toml", "--memory-limit", "lots"],
+            "'lots' is no amount of memory; write such as 70GB, 512MiB or 1000000",
+        ),
+    ],
+)
+def test_ways_that_cannot_be_gone_are_an_error(weft: Weft, late: None, words: list[str], message: str) -> None:
+    outcome = weft("opt", *words, "--quiet", "late.weft")
+    assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (2, "", f"weft: {message}\n")
+
+
+def test_a_preset_goes_before_the_passes_of_a_reproducer(weft: Weft, late: None) -> None:
+    Path("late.weft").write_text(f"# weft opt -p hoist_starts\n{LATE}")
+    assert parse(weft("opt", "-m", "toy.toml", "late.weft").stdout).history == ("hoist_starts",)
+    assert parse(weft("opt", "-m", "toy.toml", "--preset", "safe", "late.weft").stdout).history[0] != "hoist_starts"
+
+
 # What the user got wrong
 
 
@@ -155,7 +282,9 @@ def test_a_program_that_is_not_safe_is_not_optimised(weft: Weft) -> None:
 def test_without_passes_the_passes_are_listed(weft: Weft) -> None:
     outcome = weft("opt", "step.weft")
     assert (outcome.exit_code, outcome.stdout) == (2, "")
-    assert outcome.stderr == f"weft: which passes? Give -p with some of: {', '.join(PASSES)}\n"
+    assert outcome.stderr == (
+        f"weft: which passes? Give -p with some of: {', '.join(PASSES)}; or --machine, for the preset default\n"
+    )
 
 
 @pytest.mark.parametrize(

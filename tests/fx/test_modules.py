@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import weft
 from tests.fx.graphs import rows
 from weft import GraphError
-from weft.fx.pause import no_collection
+from weft.ir.pause import no_collection
 
 
 class Scaled(nn.Module):

@@ -6,11 +6,12 @@ the wait. So the wait counts as a reader of the start's input and as a writer of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from weft.analysis.pairs import pairs
+from weft.analysis.reordering import Reordering, reordering
 from weft.analysis.storages import Storages, storages
 from weft.ir.program import Op, Program
 
@@ -43,6 +44,13 @@ class Dependencies:
                 found[other].append(position)
         return found
 
+    def reordered(self, how: Reordering) -> Dependencies:
+        """The dependencies of the reordered Program: the same ones."""
+        place, before = how.place, self.before
+        moved = [tuple(sorted([place[other] for other in before[was]])) if before[was] else () for was in how.order]
+        order = [(place[earlier], place[later], kind) for earlier, later, kind in self.order]
+        return Dependencies(tuple(moved), tuple(sorted(order, key=_by_later)))
+
 
 def dependencies(program: Program) -> Dependencies:
     """Every dependency of a Program: any order that keeps them computes the same.
@@ -52,12 +60,28 @@ def dependencies(program: Program) -> Dependencies:
     return program.fact(_dependencies)
 
 
+def arguments(program: Program) -> Sequence[Sequence[int]]:
+    """For each op, where the values are made that it is given, with repetition; a use before its definition is none."""
+    return program.fact(_arguments)
+
+
+def _arguments(program: Program) -> Sequence[Sequence[int]]:
+    index = program.index
+    return [
+        [place for ref in op.refs() if (place := index.get(ref.name, position)) < position]
+        for position, op in enumerate(program.ops)
+    ]
+
+
 def accesses(program: Program) -> list[tuple[frozenset[int], frozenset[int]]]:
     """For each op, the storages that it reads and those that it writes, in flight included."""
     return program.fact(_accesses)
 
 
 def _accesses(program: Program) -> list[tuple[frozenset[int], frozenset[int]]]:
+    if (how := reordering(program)) is not None:
+        known_before = accesses(how.original)
+        return [known_before[was] for was in how.order]
     known, start_of = storages(program), pairs(program).start
     sent: dict[str, frozenset[int]] = {}
     found = []
@@ -66,8 +90,10 @@ def _accesses(program: Program) -> list[tuple[frozenset[int], frozenset[int]]]:
             sent[op.name] = _read(op, known)
         if op.is_wait and op.name in start_of:
             found.append((sent[start_of[op.name]], known.of_value(op.name)))
-        else:
+        elif op.traits.views or op.traits.mutates or op.is_start:
             found.append((_read(op, known), _written(op, known)))
+        else:  # nearly all that are no views
+            found.append((known.of_values([ref.name for ref in op.refs()]), _NONE))
     return found
 
 
@@ -89,20 +115,21 @@ def _written(op: Op, known: Storages) -> frozenset[int]:
 
 
 def _dependencies(program: Program) -> Dependencies:
-    index = program.index
-    # Of those that an op refers to, only what comes before it: a use before its definition is not a dependency.
-    before = [
-        {place for ref in op.refs() if (place := index.get(ref.name, position)) < position}
-        for position, op in enumerate(program.ops)
-    ]
+    if (how := reordering(program)) is not None:
+        return dependencies(how.original).reordered(how)
+    before = [set(places) for places in arguments(program)]
     order: dict[tuple[int, int], Kind] = {}
     for earlier, later, kind in (*_through_memory(program), *_random(program.ops), *_barriers(program.ops)):
         if earlier not in before[later]:
             order.setdefault((earlier, later), kind)
     for earlier, later in order:
         before[later].add(earlier)
-    edges = sorted(((a, b, kind) for (a, b), kind in order.items()), key=lambda edge: (edge[1], edge[0]))
-    return Dependencies(tuple(tuple(sorted(found)) for found in before), tuple(edges))
+    edges = sorted(((a, b, kind) for (a, b), kind in order.items()), key=_by_later)
+    return Dependencies(tuple([tuple(sorted(found)) for found in before]), tuple(edges))
+
+
+def _by_later(edge: tuple[int, int, Kind]) -> tuple[int, int]:
+    return edge[1], edge[0]
 
 
 def _through_memory(program: Program) -> Iterator[tuple[int, int, Kind]]:
@@ -134,7 +161,9 @@ def _random(ops: Iterable[Op]) -> Iterator[tuple[int, int, Kind]]:
             last = position
 
 
-def _barriers(ops: Iterable[Op]) -> Iterator[tuple[int, int, Kind]]:
+def _barriers(ops: Sequence[Op]) -> Iterator[tuple[int, int, Kind]]:
+    if not any(op.traits.barrier for op in ops):
+        return
     barrier: int | None = None
     since: list[int] = []
     for position, op in enumerate(ops):

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from weft.analysis.dependencies import dependencies
+from weft.analysis.dependencies import arguments, dependencies
 from weft.analysis.kernels import FUSIBLE, Kernel, input_specs, kernel, read_refs, reduced_along_rows
 from weft.ir.args import refs
 from weft.ir.dims import hint
@@ -134,12 +134,12 @@ class _Graph:
 
 
 def _graph(program: Program, shapes: Sequence[_Shape], bases: Sequence[int]) -> _Graph:
-    before = dependencies(program).before
+    before, used = dependencies(program).before, arguments(program)
     graph = _Graph([], [], [], [])
     levels, depths = graph.levels, graph.depths
     for position, shape in enumerate(shapes):
         needs = before[position] if shape.kind is not Kernel.GENERATED else _numbers(program, before[position])
-        joins = _joins(program, position, shapes, bases) if shape.fusible or shape.is_view else ()
+        joins = _joins(position, used[position], shapes, bases) if shape.fusible or shape.is_view else ()
         level = depth = 0
         for other in needs:
             # Written out, since this is the innermost loop and calls of max() are a fifth of all the time.
@@ -158,13 +158,12 @@ def _numbers(program: Program, before: Iterable[int]) -> Sequence[int]:
     return [other for other in before if not any(isinstance(spec, TensorSpec) for spec in program.ops[other].out)]
 
 
-def _joins(program: Program, position: int, shapes: Sequence[_Shape], bases: Sequence[int]) -> Sequence[int]:
+def _joins(position: int, used: Sequence[int], shapes: Sequence[_Shape], bases: Sequence[int]) -> Sequence[int]:
     """The arguments that a view looks at, or that an op may share its kernel with.
 
     This settles over how many elements the op runs, so those before it must have been settled.
     """
-    index, shape = program.index, shapes[position]
-    used = [place for ref in program.ops[position].refs() if (place := index.get(ref.name, position)) < position]
+    shape = shapes[position]
     if shape.is_view:
         return [place for place in used if bases[place] == bases[position]]
     for place in used:

@@ -31,11 +31,14 @@ FUSIBLE = (Kernel.POINTWISE, Kernel.REDUCTION, Kernel.ROWS, Kernel.GATHER)
 
 def kernel(op: Op, inputs: tuple[TensorSpec, ...]) -> Kernel:
     """The kind of an op, whose tensor arguments have these specs."""
-    if op.traits.barrier:
+    traits, found = op.traits, KERNELS.get(op.target)
+    if traits.barrier:
         return Kernel.ALONE
-    if op.is_start or op.traits.is_view or _is_scalar(op) or (op.traits.copies and not _copies(op, inputs)):
+    if op.comm is not None or (traits.views and traits.is_view) or (traits.copies and not _copies(op, inputs)):
         return Kernel.FREE
-    return KERNELS.get(op.target, Kernel.ALONE)
+    if found is None:
+        return Kernel.FREE if _is_scalar(op) else Kernel.ALONE
+    return found
 
 
 def input_specs(program: Program, op: Op) -> tuple[TensorSpec, ...]:

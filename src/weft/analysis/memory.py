@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from weft.analysis.pairs import pairs
-from weft.analysis.storages import storages
+from weft.analysis.reordering import reordering
+from weft.analysis.storages import storages, uses
 from weft.ir.args import refs
 from weft.ir.program import Program
 
@@ -56,12 +57,10 @@ def memory(program: Program) -> Memory:
 def _memory(program: Program) -> Memory:
     known = storages(program)
     births = [0 if program.ops[maker].target in ("input", "get_attr") else maker for maker in known.maker]
-    deaths = list(known.maker)
+    deaths = [
+        max(positions) if positions else maker for positions, maker in zip(uses(program), known.maker, strict=True)
+    ]
     end = len(program) - 1
-    for position, op in enumerate(program.ops):
-        for ref in op.refs():
-            for storage in known.of_value(ref.name):
-                deaths[storage] = position
     for start, waits in pairs(program).waits.items():
         # What a collective sends and receives is its own until it has been waited for.
         until = program.index[waits[-1]] if waits else end
@@ -85,6 +84,8 @@ def kept(program: Program) -> frozenset[int]:
 
 
 def _kept(program: Program) -> frozenset[int]:
+    if (how := reordering(program)) is not None:
+        return kept(how.original)
     names = {ref.name for output in program.outputs for ref in refs(output)}
     names |= {op.name for op in program.inputs if not op.kwargs.get("donated")}
     names |= {op.name for op in program.ops if op.target == "get_attr"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft.analysis.reordering import reordering
 from weft.ir.args import Ref, refs
 from weft.ir.program import Op, Program
 
@@ -20,6 +21,13 @@ class Pairs:
     start: Mapping[str, str]
     strays: tuple[str, ...]
 
+    def reordered(self, program: Program) -> Pairs:
+        """The pairs of the reordered Program: the same ones, in its order."""
+        place = program.index.__getitem__
+        waits = {name: tuple(sorted(self.waits[name], key=place)) for name in sorted(self.waits, key=place)}
+        start = {name: self.start[name] for name in sorted(self.start, key=place)}
+        return Pairs(waits, start, tuple(sorted(self.strays, key=place)))
+
 
 def pairs(program: Program) -> Pairs:
     """The starts and waits of a Program, matched through the views and `getitem`s between them."""
@@ -27,11 +35,15 @@ def pairs(program: Program) -> Pairs:
 
 
 def _pairs(program: Program) -> Pairs:
+    if (how := reordering(program)) is not None:
+        return pairs(how.original).reordered(program)
     start_of: dict[str, str] = {}  # for every value that is a start's unwaited result, or a view of one
     waits: dict[str, list[str]] = {}
     start: dict[str, str] = {}
     strays: list[str] = []
     for op in program.ops:
+        if not op.traits.views and op.comm is None:
+            continue  # most ops have no part in this
         if op.is_start:
             start_of[op.name] = op.name
             waits[op.name] = []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from weft.analysis.reordering import Reordering, reordering
 from weft.ir.args import Arg, Ref, parts, refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import Spec, TensorSpec
@@ -12,21 +13,22 @@ from weft.ir.specs import Spec, TensorSpec
 
 @dataclass(frozen=True)
 class Storages:
-    """Storages are numbered in the order in which they are made.
+    """Storages are numbered in the order in which they are made; in a reordered Program they keep their numbers.
 
     - `of`: for each op, the storages of each of its results; more than one where it may be any of several
+    - `all_of`: for each op, the storages of all its results
     - `maker`: for each storage, the position of the op that allocates it
     - `nbytes`: for each storage, its size; zero for what does not lie on the device
     """
 
     of: Mapping[str, tuple[tuple[int, ...], ...]]
+    all_of: Mapping[str, tuple[int, ...]]
     maker: tuple[int, ...]
     nbytes: tuple[int, ...]
 
     def of_value(self, name: str) -> frozenset[int]:
         """All storages that a value touches; none for a value that is not defined."""
-        results = self.of.get(name, ())
-        return frozenset(results[0]) if len(results) == 1 else frozenset([one for result in results for one in result])
+        return frozenset(self.all_of.get(name, ()))
 
     def of_args(self, args: Iterable[Arg]) -> frozenset[int]:
         """All storages that these arguments touch."""
@@ -34,8 +36,12 @@ class Storages:
 
     def of_values(self, names: Iterable[str]) -> frozenset[int]:
         """All storages that these values touch."""
-        of = self.of
-        return frozenset([storage for name in names for result in of.get(name, ()) for storage in result])
+        all_of = self.all_of
+        return frozenset([storage for name in names for storage in all_of.get(name, ())])
+
+    def reordered(self, how: Reordering) -> Storages:
+        """The storages of the reordered Program: the same ones, made elsewhere."""
+        return replace(self, maker=tuple([how.place[position] for position in self.maker]))
 
 
 def storages(program: Program) -> Storages:
@@ -43,8 +49,29 @@ def storages(program: Program) -> Storages:
     return program.fact(_storages)
 
 
+def uses(program: Program) -> Sequence[Sequence[int]]:
+    """For each storage, the positions of the ops that are given a value in it."""
+    return program.fact(_uses)
+
+
+def _uses(program: Program) -> Sequence[Sequence[int]]:
+    if (how := reordering(program)) is not None:
+        place = how.place
+        return [[place[position] for position in found] for found in uses(how.original)]
+    all_of = storages(program).all_of
+    found: list[list[int]] = [[] for _ in storages(program).maker]
+    for position, op in enumerate(program.ops):
+        for ref in op.refs():
+            for storage in all_of.get(ref.name, ()):
+                found[storage].append(position)
+    return found
+
+
 def _storages(program: Program) -> Storages:
+    if (how := reordering(program)) is not None:
+        return storages(how.original).reordered(how)
     of: dict[str, tuple[tuple[int, ...], ...]] = {}
+    all_of: dict[str, tuple[int, ...]] = {}
     attributes: dict[Arg, tuple[tuple[int, ...], ...]] = {}
     maker: list[int] = []
     nbytes: list[int] = []
@@ -53,13 +80,15 @@ def _storages(program: Program) -> Storages:
         shared = attributes.get(op.argument(0)) if op.target == "get_attr" else _shared(op, of)
         if shared is None:
             first = len(maker)
-            maker += [position] * len(op.out)
-            nbytes += map(_device_bytes, op.out)
-            shared = tuple((first + i,) for i in range(len(op.out)))
+            for spec in op.out:
+                maker.append(position)
+                nbytes.append(_device_bytes(spec))
+            shared = tuple([(number,) for number in range(first, len(maker))])
         of[op.name] = shared
+        all_of[op.name] = shared[0] if len(shared) == 1 else tuple([one for result in shared for one in result])
         if op.target == "get_attr":
             attributes[op.argument(0)] = shared
-    return Storages(of, tuple(maker), tuple(nbytes))
+    return Storages(of, all_of, tuple(maker), tuple(nbytes))
 
 
 def _shared(op: Op, of: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[tuple[int, ...], ...] | None:
@@ -69,6 +98,8 @@ def _shared(op: Op, of: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[tupl
     if op.target == "getitem":
         return (_element(op, of),)
     bases = [op.argument(key) for key in op.traits.views]
+    if len(bases) == 1 and isinstance(bases[0], Ref) and len(op.out) == len(of.get(bases[0].name, ())) == 1:
+        return of[bases[0].name]  # nearly all: one tensor, seen otherwise
     if len(bases) == 1 and isinstance(bases[0], tuple) and len(bases[0]) == len(op.out):
         return tuple(_touched(item, of) for item in bases[0])  # a list in, a list out, item by item
     together = tuple(sorted({storage for base in bases for storage in _touched(base, of)}))

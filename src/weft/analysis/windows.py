@@ -105,17 +105,23 @@ def _windows(program: Program) -> Mapping[str, Window]:
 
 def _owners(program: Program) -> dict[int, int]:
     """For each op of the family of a start, and for the start itself, the position of the start."""
-    index = program.index
     owner: dict[int, int] = {}
+    start_of: dict[str, int] = {}  # the same by name
     for position, op in enumerate(program.ops):
-        if op.is_start:
-            owner[position] = position
-            continue
-        # Who copies into a buffer may go wherever the numbers go; whoever else uses the buffer is one who uses them.
-        whose = {owner.get(index[ref.name], -1) for ref in read_refs(op) if ref.name in index}
-        if len(whose) == 1 and -1 not in whose and _follows(op):
-            owner[position] = whose.pop()
+        start = position if op.comm is not None else _led_by(op, start_of)
+        if start is not None:
+            owner[position] = start_of[op.name] = start
     return owner
+
+
+def _led_by(op: Op, start_of: Mapping[str, int]) -> int | None:
+    """The start whose family an op belongs to: it reads nothing but what is of that family."""
+    # Who copies into a buffer may go wherever the numbers go; whoever else uses the buffer is one who uses them.
+    read = read_refs(op)
+    start = start_of.get(read[0].name) if read else None
+    if start is None or not _follows(op):
+        return None
+    return start if all(start_of.get(ref.name) == start for ref in read) else None
 
 
 def _follows(op: Op) -> bool:

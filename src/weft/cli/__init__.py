@@ -9,9 +9,11 @@ import click
 _COMMANDS = {
     "calibrate": "measure the cluster that is here, and write it down as a machine",
     "demo": "capture a small sharded model, optimise it, run both on real processes and compare",
+    "explain": "say why a step waits for its collectives, and what would help",
     "machines": "list the machines that Weft knows, or show one and where its figures come from",
     "opt": "put a program through passes",
     "simulate": "say how long a program takes on a machine, and what it waits for",
+    "tune": "search knobs, and show the step against the memory that it takes",
     "verify": "check that one program may replace another",
 }
 
@@ -39,6 +41,9 @@ def main() -> None:
     """Weft, a communication compiler for distributed PyTorch.
 
     \b
+    Make a step shorter, and see why it still waits:
+        weft opt --machine h100-ib400 --memory-limit 70GB -o fast.weft step.weft
+        weft explain --machine h100-ib400 fast.weft
     Look at what a pass does to a program:
         weft opt -p sink_waits,hoist_starts step.weft
     Check that one program may replace another:

@@ -12,26 +12,25 @@ import torch.distributed as dist
 from rich.console import Console
 
 import weft
-from weft import pipeline
-from weft.analysis import memory
 from weft.cli import demo_model
 from weft.cli.common import UNSAFE, reported
 from weft.ir.text import counted
 from weft.run.local import local_ranks
 
 RANKS = 2
-PIPELINE = "sink_waits,hoist_starts"
+MACHINE = "gloo-cpu"
 _TIME_LIMIT_S = 100
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a rank reports: the programs as text, remarks, memory, and how many outputs are equal bit by bit."""
+    """What a rank reports: the programs as text, remarks, what was gained by prediction, and how many outputs are equal
+    bit by bit."""
 
     before: str
     after: str
     remarks: list[str]
-    peak_bytes: tuple[int, int]
+    gained: str
     loss: float
     equal: int
     outputs: int
@@ -41,7 +40,7 @@ class _Outcome:
 @click.option("--full", is_flag=True, help="Print both programs whole, not only around the collectives.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def command(full: bool, as_json: bool) -> None:
-    """Capture a small sharded Llama, move its collectives, run both programs on two Gloo processes and compare.
+    """Capture a small sharded Llama, optimise it, run both programs on two Gloo processes and compare.
 
     \b
     Example:
@@ -67,14 +66,14 @@ def _rank(rank: int) -> _Outcome:
     step = demo_model.Step(data, tensor)
     shards, batch = demo_model.parameters(RANKS, seed=rank), demo_model.tokens(seed=rank)
     program = weft.capture(step, (shards, *batch))
-    result = pipeline.run(program, weft.parse_pipeline(PIPELINE, weft.PASSES))
+    optimized = weft.optimize(program, MACHINE)
     expected = weft.to_fx(program)(*shards, *batch)
-    found = weft.to_fx(result.program)(*shards, *batch)
+    found = optimized.to_fx()(*shards, *batch)
     return _Outcome(
         before=str(program),
-        after=str(result.program),
-        remarks=[str(remark) for remark in result.remarks],
-        peak_bytes=(memory(program).peak_bytes, memory(result.program).peak_bytes),
+        after=str(optimized.program),
+        remarks=[str(remark) for remark in optimized.remarks],
+        gained=str(optimized),
         loss=float(expected[0]),
         equal=sum(map(torch.equal, expected, found)),
         outputs=len(expected),
@@ -82,7 +81,7 @@ def _rank(rank: int) -> _Outcome:
 
 
 def _show(outcome: _Outcome, full: bool, same: bool, console: Console) -> None:
-    for title, text in (("Before", outcome.before), (f"After {PIPELINE}", outcome.after)):
+    for title, text in (("Before", outcome.before), ("After", outcome.after)):
         console.rule(title, align="left")
         _print_program(text if full else _excerpt(text), console)
     console.rule("Remarks", align="left")
@@ -90,8 +89,8 @@ def _show(outcome: _Outcome, full: bool, same: bool, console: Console) -> None:
         if full or ": done:" in remark:
             console.print(remark, markup=False)
     console.rule("Result", align="left")
-    before, after = (f"{size / 1024:.0f} KiB" for size in outcome.peak_bytes)
-    console.print(f"peak memory {before} before, {after} after; loss {outcome.loss:.6f}")
+    console.print(f"on {MACHINE}, by prediction: {outcome.gained}")
+    console.print(f"loss {outcome.loss:.6f}")
     verdict = "the same, bit for bit" if same else "NOT the same"
     style = "bold green" if same else "bold red"
     counts = f"{outcome.equal} of {outcome.outputs} outputs (loss and gradients)"

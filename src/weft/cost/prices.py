@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from weft.analysis.fusion import Fusion, fusion
 from weft.analysis.kernels import Kernel, input_specs, kernel
+from weft.analysis.reordering import reordering
 from weft.analysis.traffic import total_bytes
 from weft.cost.compute import known
+from weft.cost.machine import Machine
 from weft.cost.model import CostModel, HardwareModel
 from weft.cost.regions import Regions
 from weft.errors import CostError
@@ -40,9 +42,44 @@ class Prices:
     slowdown: float
     unknown: Mapping[str, int]
 
+    def reordered(self, order: Sequence[int]) -> Prices:
+        """The prices of the Program whose ops are those at these positions: they cost what they did."""
+        return replace(
+            self,
+            us=tuple([self.us[place] for place in order]),
+            comm_us=tuple([self.comm_us[place] for place in order]),
+            links={now: self.links[place] for now, place in enumerate(order) if place in self.links},
+        )
+
 
 def prices(program: Program, cost: CostModel) -> Prices:
-    """The prices of all ops. Raises CostError where the cost model gives an impossible time."""
+    """The prices of all ops. Raises CostError where the cost model gives an impossible time.
+
+    A Machine never changes, so what it says of a Program is asked once.
+    """
+    return program.fact(_PricesOn(cost)) if isinstance(cost, Machine) else _prices(program, cost)
+
+
+@dataclass(frozen=True, eq=False)
+class _PricesOn:
+    """The analysis that finds the prices on a machine."""
+
+    machine: Machine
+
+    def __call__(self, program: Program) -> Prices:
+        how = reordering(program)
+        if how is not None:
+            return prices(how.original, self.machine).reordered(how.order)
+        return _prices(program, self.machine)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _PricesOn) and other.machine is self.machine
+
+    def __hash__(self) -> int:
+        return id(self.machine)
+
+
+def _prices(program: Program, cost: CostModel) -> Prices:
     hardware = cost if isinstance(cost, HardwareModel) else None
     comm_us, links = _communication(program, cost, hardware)
     if hardware is None:
@@ -54,7 +91,10 @@ def prices(program: Program, cost: CostModel) -> Prices:
     for position, share in _fused(program, hardware, fused):
         us[position] += share
     slowdown = _checked(hardware.compute_slowdown, "compute_slowdown", least=1.0)
-    unknown = Counter(op.target for op in program.ops if not known(op))
+    doubtful = [
+        op for op, kind in zip(program.ops, fused.kinds, strict=True) if kind is not Kernel.FREE or op.traits.copies
+    ]
+    unknown = Counter([op.target for op in doubtful if not known(op)])
     return Prices(tuple(us), comm_us, links, slowdown, dict(sorted(unknown.items())))
 
 

@@ -27,9 +27,11 @@ class Regions:
         self._generated = [fused.kinds[maker] is Kernel.GENERATED for maker in known.maker]
         # Of the storages that a result may be, the first stands for all.
         self._of: Mapping[str, Sequence[int]] = {
-            name: [result[0] if result else -1 for result in results] for name, results in known.of.items()
+            name: all_of if len(all_of) == len(results) == 1 else [result[0] if result else -1 for result in results]
+            for (name, results), all_of in zip(known.of.items(), known.all_of.values(), strict=True)
         }
         self._stays = self._storages_that_stay(program)
+        self._touched: dict[str, list[int]] = {}  # by each result of an op that was asked for
 
     def moved(self, number: int) -> list[int]:
         """For each member of a region, in their order, the bytes that it is the first to move."""
@@ -48,11 +50,9 @@ class Regions:
             if ref.name in seen or ref.name not in self._of:
                 continue
             seen.add(ref.name)
-            out = self._ops[self._index[ref.name]].out
-            for spec, storage in zip(out, self._of[ref.name], strict=True):
+            for wanted, storage in zip(self._bytes_of(ref.name), self._of[ref.name], strict=True):
                 if storage < 0 or self._home[storage] == number or self._generated[storage]:
                     continue
-                wanted = touched_bytes(spec)
                 if INDEXED.get(op.target) == place:
                     wanted = min(wanted, total(op.out))
                 nbytes += _take(left, storage, wanted, self._nbytes[storage])
@@ -60,10 +60,15 @@ class Regions:
 
     def _written(self, op: Op, number: int, left: dict[int, int]) -> int:
         nbytes = 0
-        for spec, storage in zip(op.out, self._of[op.name], strict=True):
+        for wanted, storage in zip(self._bytes_of(op.name), self._of[op.name], strict=True):
             if storage >= 0 and not (self._home[storage] == number and self._stays[storage]):
-                nbytes += _take(left, storage, touched_bytes(spec), self._nbytes[storage])
+                nbytes += _take(left, storage, wanted, self._nbytes[storage])
         return nbytes
+
+    def _bytes_of(self, name: str) -> list[int]:
+        if name not in self._touched:
+            self._touched[name] = [touched_bytes(spec) for spec in self._ops[self._index[name]].out]
+        return self._touched[name]
 
     def _storages_that_stay(self, program: Program) -> list[bool]:
         """For each storage, whether it is read, and only in the region that makes it."""

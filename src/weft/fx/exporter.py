@@ -25,10 +25,10 @@ from weft.fx.collectives import WAIT, write_collective
 from weft.fx.importer import Source
 from weft.fx.literals import ArgWriter
 from weft.fx.names import resolve
-from weft.fx.pause import no_collection
 from weft.fx.sizes import Sizes
 from weft.fx.values import fake_input
 from weft.ir.dims import Expr
+from weft.ir.pause import no_collection
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
 
@@ -141,7 +141,8 @@ class _Lowering:
         """Give a node its metadata."""
         node.meta = self.inherited(op)
         if self.fake_mode is not None and "val" not in node.meta:
-            value = self.value(op, node)
+            value = self.left_by_sources(op)
+            value = self.value(op, node) if value is _UNKNOWN else value
             if value is not _UNKNOWN:
                 node.meta["val"] = value
 
@@ -198,6 +199,26 @@ class _Lowering:
                 return {key: meta[key] for key in INHERITED if key in meta}
         return {}
 
+    def left_by_sources(self, op: Op) -> Any:
+        """The results of the starts or waits that a start or a wait took the place of, where they are the same.
+
+        Their values are of no more use to them, and making new ones is most of the work of lowering a bucket.
+        """
+        if self.source is None or op.traits.mutates or not (op.is_start or op.is_wait):
+            return _UNKNOWN
+        found: list[Any] = []
+        specs: list[Any] = []
+        for name in op.sources:
+            old = self.source.ops.get(name)
+            if old is None or name in self.program or (old.is_start, old.is_wait) != (op.is_start, op.is_wait):
+                return _UNKNOWN
+            value = self.source.nodes[name].meta.get("val")
+            found += value if isinstance(value, list | tuple) else [value]
+            specs += old.out
+        if tuple(specs) != op.out or not all(isinstance(value, FakeTensor) for value in found):
+            return _UNKNOWN
+        return found[0] if op.is_wait or not isinstance(op.args[0], tuple) else found
+
     def value(self, op: Op, node: Node) -> Any:
         """What the node computes, on fake tensors."""
         assert self.fake_mode is not None
@@ -206,6 +227,8 @@ class _Lowering:
                 return fake_input(op.out[0]) if isinstance(op.out[0], TensorSpec) else _UNKNOWN
         if node.op != "call_function" or any("val" not in arg.meta for arg in node.all_input_nodes):
             return _UNKNOWN
+        if op.target == "getitem" and isinstance(whole := node.args[0], Node):
+            return whole.meta["val"][node.args[1]]
         if not op.is_start and not op.is_wait and self.calls.of(node).barrier:
             return _UNKNOWN  # it may do more than compute, and this is no time for that
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda arg: tree_map(self.adopted, arg.meta["val"]))

@@ -18,10 +18,10 @@ from weft.fx.calls import CallTraits, attribute
 from weft.fx.collectives import WAIT, GroupReader, Groups, is_collective, read_collective
 from weft.fx.literals import ArgReader
 from weft.fx.names import target_of
-from weft.fx.pause import no_collection
 from weft.fx.places import module_path, place_in
 from weft.fx.values import SpecReader
 from weft.ir.args import Arg
+from weft.ir.pause import no_collection
 from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import Spec
 from weft.ir.targets import traits_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from operator import is_
 
 from weft.errors import ProgramError
 from weft.ir.args import Ref, refs, rename
@@ -107,7 +108,10 @@ class Editor:
         for ref in (ref for output in outputs for ref in refs(output)):
             if ref.name not in defined:
                 raise ProgramError(f"the program would return %{ref.name}, which was removed")
-        return replace(self._program, ops=ops, outputs=outputs, history=(*self._program.history, stamp))
+        was = self._program
+        if outputs == was.outputs and len(ops) == len(was.ops) and all(map(is_, ops, was.ops)):
+            return was.stamped(stamp)
+        return replace(was, ops=ops, outputs=outputs, history=(*was.history, stamp))
 
     def _claim(self, op: Op) -> None:
         if not op.name or op.name in self._ops:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -144,6 +144,16 @@ class Program:
             self._facts[analysis] = analysis(self)
         found: T = self._facts[analysis]
         return found
+
+    def know(self, analysis: Callable[[Program], T], found: T) -> None:
+        """Take `found` for what `analysis(self)` would find."""
+        self._facts[analysis] = found
+
+    def stamped(self, stamp: str) -> Program:
+        """The same ops after a pass that changed nothing: `stamp` is added to the history, and all facts stay known."""
+        made = replace(self, history=(*self.history, stamp))
+        vars(made)["_facts"] = self._facts
+        return made
 
     def __str__(self) -> str:
         return print_program(self)

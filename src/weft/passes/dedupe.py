@@ -53,6 +53,8 @@ class Dedupe:
     def apply(self, program: Program, plan: Plan) -> Program:
         """Change what the plan says, and take away what nobody uses any more."""
         check_fits(plan, program)
+        if not plan.steps:
+            return program.stamped(plan.pass_text)
         editor, removed = Editor(program), set[str]()
         for step in plan.steps:
             if step.verb not in _VERBS or any(name not in program for name in step.ops) or len(step.ops) < 2:

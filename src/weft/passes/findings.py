@@ -42,6 +42,7 @@ class Facts:
     barriers: tuple[int, ...]
     known: Storages
     memory: Memory
+    asked: dict[tuple[Collective, int], float] = field(default_factory=dict)  # what the cost model has said
 
     @staticmethod
     def of(program: Program, cost: CostModel | None) -> Facts:
@@ -101,7 +102,11 @@ class Facts:
 
     def us(self, comm: Collective, nbytes: int) -> float:
         """What a collective takes; 0 if nobody says."""
-        return self.cost.collective_us(comm, nbytes) if self.cost is not None else 0.0
+        if self.cost is None:
+            return 0.0
+        if (comm, nbytes) not in self.asked:
+            self.asked[comm, nbytes] = self.cost.collective_us(comm, nbytes)
+        return self.asked[comm, nbytes]
 
     def start_us(self, start: Op) -> float:
         """What a start of the program takes; 0 if nobody says."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from weft.sim.sketch import Placement, Run, Sketch
+from weft.sim.sketch import Piece, Placement, Run, Sketch
 
 _TRIES = 4
 
@@ -27,35 +28,49 @@ class Limits:
 
 @dataclass(frozen=True)
 class Placed:
-    """A placement, how it runs, and the most memory that it takes."""
+    """A placement, how it runs, the most memory that it takes, and the most bytes of several in flight at a time."""
 
     placement: Placement
     run: Run
     peak: int
+    flying: int
 
     def over(self, limits: Limits) -> int:
-        """By how many bytes it is over the limit."""
-        return max(0, self.peak - limits.memory) if limits.memory is not None else 0
+        """By how many bytes it is over the limits."""
+        memory = max(0, self.peak - limits.memory) if limits.memory is not None else 0
+        return memory + (max(0, self.flying - limits.in_flight) if limits.in_flight is not None else 0)
 
 
 def fitted(sketch: Sketch, placement: Placement, limits: Limits) -> Placed:
     """The placement within the limits, if that can be: with waits at the use if there is memory for it, at the landing
     if not, and earlier if that is not enough."""
-    if limits.in_flight is not None:
-        placement = _few_in_flight(sketch, placement, limits.in_flight)
     placed = _run(sketch, placement)
     if not placed.over(limits):
         return placed
-    placed = _run(sketch, _waited_at_landing(sketch, placed))
+    at_landing = _run(sketch, _waited_at_landing(sketch, placed))
+    if limits.in_flight is not None:
+        # Either the next one is launched later, when one has landed, or what is in flight is waited for sooner.
+        later, sooner = (at_landing.placement, True), (placed.placement, False)
+        thinned = [_thinned(sketch, one, limits, put_off) for one, put_off in (later, sooner)]
+        placed = min((_run(sketch, one) for one in thinned), key=lambda one: (one.over(limits), one.run.step_us))
+        if not placed.over(limits):
+            return placed
+        at_landing = _run(sketch, _waited_at_landing(sketch, placed))
+    placed = at_landing
     for _ in range(_TRIES):
         if not placed.over(limits):
             break
-        assert limits.memory is not None, "there is something to be over"
-        relieved = _relieved(sketch, placed.placement, limits.memory)
-        if limits.keep_order:
-            relieved = replace(relieved, launch=tuple(in_order(sketch, relieved.launch)))
-        placed = _run(sketch, relieved)
+        placed = _run(sketch, _relieved_of_all(sketch, placed.placement, limits))
     return placed
+
+
+def _relieved_of_all(sketch: Sketch, placement: Placement, limits: Limits) -> Placement:
+    if limits.memory is not None:
+        placement = _relieved(sketch, placement, limits.memory)
+    if limits.keep_order:
+        launch = in_order(sketch, placement.launch)
+        placement = replace(placement, launch=tuple(launch), wait=tuple(map(max, launch, placement.wait)))
+    return placement if limits.in_flight is None else _thinned(sketch, placement, limits, True)
 
 
 def with_room(
@@ -81,14 +96,22 @@ def with_room(
     return found
 
 
+def stays(sketch: Sketch, piece: Piece) -> bool:
+    """Whether a piece is left where it is: then its slot is behind itself, and all others of the slot come later."""
+    return piece.fixed and sketch.slots[piece.ready] == sketch.program.index[piece.name]
+
+
 def in_order(sketch: Sketch, launch: Sequence[int]) -> list[int]:
     """Launches in which no collective overtakes another of its group: pieces are numbered as the program has them."""
     found = list(launch)
     ahead: dict[str, int] = {}
+    due: dict[str, int] = {}  # of those behind, the first: a limit may want a piece later than that, and must not
     for number in reversed(range(len(found))):
         piece = sketch.pieces[number]
-        found[number] = max(min(found[number], ahead.get(piece.group, found[number])), piece.ready)
-        ahead[piece.group] = found[number]
+        due[piece.group] = min(piece.due, due.get(piece.group, piece.due))
+        ready = min(piece.ready, due[piece.group])
+        found[number] = max(min(found[number], ahead.get(piece.group, found[number])), ready)
+        ahead[piece.group] = found[number] - stays(sketch, piece)
     behind: dict[str, int] = {}
     for number, piece in enumerate(sketch.pieces):
         found[number] = max(found[number], behind.get(piece.group, 0))
@@ -97,7 +120,23 @@ def in_order(sketch: Sketch, launch: Sequence[int]) -> list[int]:
 
 
 def _run(sketch: Sketch, placement: Placement) -> Placed:
-    return Placed(placement, sketch.run(placement), max(sketch.memory(placement), default=0))
+    peak = max(sketch.memory(placement), default=0)
+    return Placed(placement, sketch.run(placement), peak, _most_in_flight(sketch, placement))
+
+
+def _most_in_flight(sketch: Sketch, placement: Placement) -> int:
+    """The most bytes that are in flight while several are. What is launched in a slot is launched before its waits."""
+    flying: dict[int, int] = {}
+    last, most = -1, 0
+    for number in placement.order:
+        slot = placement.launch[number]
+        if slot > last:
+            flying = {one: nbytes for one, nbytes in flying.items() if placement.wait[one] >= slot}
+            last = slot
+        flying[number] = sketch.pieces[number].nbytes
+        if len(flying) > 1:
+            most = max(most, sum(flying.values()))
+    return most
 
 
 def _waited_at_landing(sketch: Sketch, placed: Placed) -> Placement:
@@ -138,24 +177,62 @@ def _less(used: list[int], first: int, last: int, nbytes: int) -> None:
         used[half] -= nbytes
 
 
-def _few_in_flight(sketch: Sketch, placement: Placement, limit: int) -> Placement:
-    """A placement in which the one that was launched first is waited for before there are too many bytes in flight,
-    or, if that must not be waited for so early, the next launch is put off."""
-    launch, wait = list(placement.launch), list(placement.wait)
-    flying: list[int] = []
-    for number in placement.order:
-        piece = sketch.pieces[number]
-        flying = [one for one in flying if wait[one] > launch[number]]
-        while flying and sum(sketch.pieces[one].nbytes for one in flying) + piece.nbytes > limit:
-            first = min(flying, key=lambda one: (wait[one], launch[one], one))
-            if sketch.pieces[first].settled < launch[number] and launch[first] < launch[number]:
-                wait[first] = launch[number] - 1
-            elif wait[first] < piece.due:
-                launch[number] = wait[first] + 1
-            else:
-                break
-            flying = [one for one in flying if wait[one] > launch[number]]
-        wait[number] = max(wait[number], launch[number])
-        flying.append(number)
-    order = sorted(placement.order, key=lambda number: launch[number])
-    return Placement(tuple(launch), tuple(wait), tuple(order))
+class _Thinning:
+    """Launches one after the other, with a limit to the bytes in flight."""
+
+    def __init__(self, sketch: Sketch, placement: Placement, limits: Limits) -> None:
+        assert limits.in_flight is not None, "there is something to be over"
+        self._pieces, self._limit, self._keep_order = sketch.pieces, limits.in_flight, limits.keep_order
+        self._launch, self._wait = list(placement.launch), list(placement.wait)
+        self._todo = [(placement.launch[number], rank, number) for rank, number in enumerate(placement.order)]
+        self._flying: list[int] = []
+
+    def run(self, put_off: bool) -> Placement:
+        order = list[int]()
+        heapq.heapify(self._todo)
+        while self._todo:
+            slot, rank, number = heapq.heappop(self._todo)
+            self._flying = [one for one in self._flying if self._wait[one] >= slot]
+            if put_off and self._is_put_off(rank, number):
+                continue
+            self._bring_forward(number)
+            if self._too_many(number) and self._is_put_off(rank, number):
+                continue
+            self._wait[number] = max(self._wait[number], slot)
+            self._flying.append(number)
+            order.append(number)
+        return Placement(tuple(self._launch), tuple(self._wait), tuple(order))
+
+    def _too_many(self, number: int) -> bool:
+        together = (*self._flying, number)
+        return len(together) > 1 and sum(self._pieces[one].nbytes for one in together) > self._limit
+
+    def _bring_forward(self, number: int) -> None:
+        """Wait for those that are used first, until there is room for one more."""
+        slot = self._launch[number]
+        for one in sorted(self._flying, key=lambda one: (self._wait[one], self._launch[one], one)):
+            if self._too_many(number) and max(self._pieces[one].settled, self._launch[one]) < slot:
+                self._wait[one] = slot - 1
+                self._flying.remove(one)
+
+    def _is_put_off(self, rank: int, number: int) -> bool:
+        """If there is no room: launch it when one of those in flight has been waited for, unless that is too late."""
+        if not self._too_many(number):
+            return False
+        slot, piece = min(self._wait[one] for one in self._flying) + 1, self._pieces[number]
+        behind = [one for one in self._todo if self._keep_order and self._pieces[one[2]].group == piece.group]
+        if slot > min([piece.due, *(self._pieces[other].due for _, _, other in behind)]):
+            return False
+        for _, turn, other in ((0, rank, number), *behind):
+            self._launch[other] = max(self._launch[other], slot)
+            self._wait[other] = max(self._wait[other], self._launch[other])
+            self._todo = [one for one in self._todo if one[2] != other]
+            self._todo.append((self._launch[other], turn, other))
+        heapq.heapify(self._todo)
+        return True
+
+
+def _thinned(sketch: Sketch, placement: Placement, limits: Limits, put_off: bool) -> Placement:
+    """A placement in which there are not too many bytes in flight, if that can be: those that are used first are waited
+    for sooner, or, if it is to be `put_off`, the next one is launched later."""
+    return _Thinning(sketch, placement, limits).run(put_off)

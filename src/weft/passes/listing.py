@@ -7,7 +7,7 @@ ready, the one that a rule scores highest. An op is not taken long before its tu
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 from weft.analysis.dependencies import dependencies
@@ -28,27 +28,34 @@ def longest_tail(program: Program, priced: Prices) -> Sequence[float]:
     return tails
 
 
-def as_it_was(program: Program, priced: Prices) -> Sequence[float]:
-    """Earlier ops score higher: the order stays as far as nothing has to be waited for."""
-    return [-float(place) for place in range(len(program))]
-
-
-def listed(program: Program, priced: Prices, rule: Rule, reach_us: float) -> list[int]:
-    """The positions of all ops in a new order, which keeps every dependency.
+def listed(
+    program: Program, priced: Prices, rule: Rule, reach_us: float, kept: Iterable[tuple[int, int]] = ()
+) -> list[int]:
+    """The positions of all ops in a new order, which keeps every dependency, and the order of each pair in `kept`.
 
     No op is taken more than `reach_us` of compute before the first that is still to come. Collectives that need no
     compute, such as gathers of parameters, are taken to be there when they are needed.
     """
-    return _Lister(program, priced, rule(program, priced), reach_us).run()
+    return _Lister(program, priced, rule(program, priced), reach_us, kept).run()
 
 
 class _Lister:
-    def __init__(self, program: Program, priced: Prices, scores: Sequence[float], reach_us: float) -> None:
+    def __init__(
+        self,
+        program: Program,
+        priced: Prices,
+        scores: Sequence[float],
+        reach_us: float,
+        kept: Iterable[tuple[int, int]],
+    ) -> None:
         self._program, self._priced, self._reach = program, priced, reach_us
         self._scores = [float("inf") if op.is_input else one for op, one in zip(program.ops, scores, strict=True)]
         known = dependencies(program)
         self._after = known.after()
         self._missing = [len(before) for before in known.before]
+        for earlier, later in kept:
+            self._after[earlier].append(later)
+            self._missing[later] += 1
         self._turn = [0.0, *accumulate(priced.us)]  # of each op: how much compute came before it in the original
         self._given = _without_compute(program, known.before)
         self._start_of = {program.index[wait]: program.index[start] for wait, start in pairs(program).start.items()}

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import count
 
+from weft.analysis.orders import note_order
 from weft.errors import PlanError
 from weft.ir.editor import Editor
 from weft.ir.program import Program
@@ -41,8 +42,11 @@ def apply_moves(program: Program, plan: Plan) -> Program:
                 raise PlanError(f"the plan moves %{name}, which this program does not have")
             place[name] = (*where, next(numbers))
     editor = Editor(program)
-    editor.reorder(sorted(program.index, key=place.__getitem__))
-    return editor.finish(plan.pass_text)
+    names = sorted(program.index, key=place.__getitem__)
+    editor.reorder(names)
+    made = editor.finish(plan.pass_text)
+    note_order(program, made, [program.index[name] for name in names])
+    return made
 
 
 def moves_to(program: Program, order: Sequence[int]) -> list[Step]:

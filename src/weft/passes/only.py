@@ -43,14 +43,14 @@ def left_out(program: Program, context: Context, pass_name: str, only: str) -> M
     return {
         name: f"it is of {path or 'no module'}, and {only} is asked for"
         for name, path in found.items()
-        if not _matches(path, only)
+        if not path_matches(path, only)
     }
 
 
 def missed(program: Program, pass_name: str, only: str) -> Remark | None:
     """What to say if a path matches nothing: which ones there are."""
     paths = dict.fromkeys(module_path(op.origin) for op in program.starts)
-    if only in WORDS or not paths or any(_matches(path, only) for path in paths):
+    if only in WORDS or not paths or any(path_matches(path, only) for path in paths):
         return None
     depth = only.count(".") + 1
     modules = dict.fromkeys(".".join(path.split(".")[:depth]) for path in paths if path)
@@ -70,7 +70,7 @@ def enclosing(origin: str, pattern: str) -> str:
     return ".".join(module_path(origin).split(".")[: pattern.count(".") + 1])
 
 
-def _matches(path: str, pattern: str) -> bool:
+def path_matches(path: str, pattern: str) -> bool:
     """Whether a path leads into what the pattern names: name by name, from the beginning."""
     names, wanted = path.split("."), pattern.split(".")
     return len(wanted) <= len(names) and all(map(fnmatchcase, names, wanted))

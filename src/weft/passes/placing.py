@@ -15,9 +15,14 @@ from collections.abc import Sequence
 from weft.passes.fitting_in import Limits, Placed, fitted, in_order, with_room
 from weft.sim.sketch import Piece, Placement, Sketch
 
+RULES = ("in_time", "one_ahead")
 
-def best_placement(sketch: Sketch, limits: Limits, rounds: int = 4) -> Placed:
-    """The best placement that was found: one within the limits if there is one, then the shortest step."""
+
+def best_placement(sketch: Sketch, limits: Limits, rounds: int = 4, rule: str = "in_time") -> Placed:
+    """The best placement that was found: one within the limits if there is one, then the shortest step. With the rule
+    `one_ahead` nothing else is tried."""
+    if rule == "one_ahead":
+        return fitted(sketch, _one_ahead(sketch, limits), limits)
     times: Sequence[float] = times_without_waiting(sketch)
     us: Sequence[float] = [piece.us for piece in sketch.pieces]
     found: list[Placed] = []
@@ -29,7 +34,7 @@ def best_placement(sketch: Sketch, limits: Limits, rounds: int = 4) -> Placed:
         times = placed.run.slots
         us = [land - begin for begin, land in zip(placed.run.begins, placed.run.lands, strict=True)]
     if rounds > 1:
-        found.append(fitted(sketch, _one_ahead(sketch), limits))
+        found.append(fitted(sketch, _one_ahead(sketch, limits), limits))
     return min(found, key=lambda one: (one.over(limits), one.run.step_us))
 
 
@@ -50,7 +55,7 @@ def times_without_waiting(sketch: Sketch) -> list[float]:
 # The rules
 
 
-def _one_ahead(sketch: Sketch) -> Placement:
+def _one_ahead(sketch: Sketch, limits: Limits) -> Placement:
     """As people do by hand: each gather is launched where the one before it is used, everything else when it is
     ready."""
     launch = [piece.ready for piece in sketch.pieces]
@@ -61,7 +66,8 @@ def _one_ahead(sketch: Sketch) -> Placement:
             if piece.grows:
                 launch[number] = min(max(before, piece.ready), piece.due)
                 before = piece.used
-    return _placement(sketch, launch, [float(piece.used) for piece in sketch.pieces])
+    urgency = [float(piece.used) for piece in sketch.pieces]
+    return _ordered(sketch, launch) if limits.keep_order else _placement(sketch, launch, urgency)
 
 
 def _in_time(sketch: Sketch, times: Sequence[float], us: Sequence[float], limits: Limits) -> Placement:
@@ -75,10 +81,12 @@ def _in_time(sketch: Sketch, times: Sequence[float], us: Sequence[float], limits
             launch[number] = slot
     if limits.memory is not None:
         launch = with_room(sketch, launch, times, us, limits.memory)
-    if limits.keep_order:
-        launch = in_order(sketch, launch)
-        latest = [float(number) for number in range(len(launch))]
-    return _placement(sketch, launch, latest)
+    return _ordered(sketch, launch) if limits.keep_order else _placement(sketch, launch, latest)
+
+
+def _ordered(sketch: Sketch, launch: Sequence[int]) -> Placement:
+    """The launches, put off and brought forward so that no collective overtakes another of its group."""
+    return _placement(sketch, in_order(sketch, launch), [float(number) for number in range(len(launch))])
 
 
 def _placement(sketch: Sketch, launch: Sequence[int], urgency: Sequence[float]) -> Placement:

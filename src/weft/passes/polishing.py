@@ -1,4 +1,4 @@
-"""Small steps from a good order to a better one: each op is tried at other places.
+"""Small steps from a good order to a better one: each op is tried at other places, with those that must come along.
 
 The effort is counted in ops that are simulated, not in seconds, so that every rank gives up at the same point. It is
 for small programs: a large one would use it up before every op has been tried.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from weft.analysis.dependencies import dependencies
 from weft.analysis.pairs import pairs
@@ -15,7 +16,8 @@ from weft.cost.prices import Prices
 from weft.ir.program import Program
 from weft.sim.streams import Flight, Streams
 
-_EFFORT = 400_000
+_EFFORT = 200_000
+_CHECK = 4  # to ask whether an order is within the limits is as much effort as to simulate it so many times
 
 
 @dataclass
@@ -35,7 +37,9 @@ class _Clock:
             for place, links in known.items()
         }
 
-    def step_us(self, order: Sequence[int]) -> float:
+    def score(self, order: Sequence[int]) -> tuple[float, float]:
+        """How long the step takes, and of those that take as long, how late the collectives land: the less the better.
+        Rounded, so that noise is no gain."""
         self.left -= len(order)
         streams = Streams(self.priced.slowdown)
         for place in order:
@@ -48,7 +52,8 @@ class _Clock:
                     streams.wait(self._start_of[place])
             else:
                 streams.compute(self.priced.us[place])
-        return max(streams.now, streams.drain())
+        last = max(streams.now, streams.drain())
+        return round(last, 6), round(sum(flight.end for flight in streams.landed.values()), 6)
 
 
 def polished(
@@ -57,34 +62,76 @@ def polished(
     """The order, or a better one. Ops that are `still`, and inputs, are not tried elsewhere; `fits` says whether an
     order is within the limits."""
     clock = _Clock(program, priced, _EFFORT)
+    if len(order) ** 2 > clock.left:
+        return list(order)
+    original = clock.score(order)
+    best, score = _climbed(clock, order, original, still, fits)
+    return best if score[0] < original[0] else list(order)
+
+
+def _climbed(
+    clock: _Clock,
+    order: Sequence[int],
+    score: tuple[float, float],
+    still: Collection[int],
+    fits: Callable[[list[int]], bool],
+) -> tuple[list[int], tuple[float, float]]:
+    """Better and better orders, until there is no better one in reach or the effort is used up."""
+    program = clock.program
+    fixed = {*still, *(place for place, op in enumerate(program.ops) if op.is_input)}
     before = [frozenset(earlier) for earlier in dependencies(program).before]
-    best, best_us = list(order), clock.step_us(order)
-    improved = len(order) ** 2 <= _EFFORT
+    best, improved = list(order), True
     while improved:
         improved = False
-        for place in list(best):
-            if place in still or program.ops[place].is_input:
-                continue
-            for candidate in _elsewhere(best, place, before):
+        for place in (place for place in list(best) if place not in fixed):
+            for candidate in _elsewhere(best, place, before, fixed):
                 if clock.left < len(order):
-                    return best
-                us = clock.step_us(candidate)
-                if us < best_us * (1 - 1e-9) and fits(candidate):
-                    best, best_us, improved = candidate, us, True
-                    break
-    return best
+                    return best, score
+                found = clock.score(candidate)
+                if found < score:
+                    clock.left -= _CHECK * len(order)
+                    if fits(candidate):
+                        best, score, improved = candidate, found, True
+                        break
+    return best, score
 
 
-def _elsewhere(order: list[int], place: int, before: Sequence[frozenset[int]]) -> Iterator[list[int]]:
-    """The order with one op at every other place that its dependencies allow, the nearest first."""
+def _elsewhere(
+    order: list[int], place: int, before: Sequence[frozenset[int]], fixed: Collection[int]
+) -> Iterator[list[int]]:
+    """The order with one op at other places, the nearest first: up together with what it needs, down with what needs
+    it. Ops that are fixed are not taken along."""
     here = order.index(place)
-    rest = order[:here] + order[here + 1 :]
-    first = here
-    while first > 0 and rest[first - 1] not in before[place]:
-        first -= 1
-    last = here
-    while last < len(rest) and place not in before[rest[last]]:
-        last += 1
-    for there in sorted(range(first, last + 1), key=lambda there: (abs(there - here), there)):
-        if there != here:
-            yield [*rest[:there], place, *rest[there:]]
+    ups, downs = _up(order, here, before, fixed), _down(order, here, before, fixed)
+    for up, down in zip_longest(ups, downs):
+        if up is not None:
+            yield up
+        if down is not None:
+            yield down
+
+
+def _up(order: list[int], here: int, before: Sequence[frozenset[int]], fixed: Collection[int]) -> Iterator[list[int]]:
+    along, needed, passed = [order[here]], set(before[order[here]]), list[int]()
+    for there in reversed(range(here)):
+        other = order[there]
+        if other in needed:
+            if other in fixed:
+                return
+            along.insert(0, other)
+            needed |= before[other]
+        else:
+            passed.insert(0, other)
+            yield [*order[:there], *along, *passed, *order[here + 1 :]]
+
+
+def _down(order: list[int], here: int, before: Sequence[frozenset[int]], fixed: Collection[int]) -> Iterator[list[int]]:
+    along, passed = [order[here]], list[int]()
+    for there in range(here + 1, len(order)):
+        other = order[there]
+        if before[other].isdisjoint(along):
+            passed.append(other)
+            yield [*order[:here], *passed, *along, *order[there + 1 :]]
+        elif other in fixed:
+            return
+        else:
+            along.append(other)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import eq
 from typing import ClassVar
 
+from weft.analysis.orders import reordered
 from weft.analysis.pairs import pairs
 from weft.analysis.windows import windows
 from weft.cost.prices import Prices
 from weft.errors import OptionError, WeftWarning
 from weft.ir.program import Program
 from weft.passes.base import Context, Plan, Remark, fingerprint
-from weft.passes.fitting_in import Limits, Placed
+from weft.passes.fitting_in import Limits, Placed, stays
+from weft.passes.keeping import Keeping
 from weft.passes.listing import listed, longest_tail
 from weft.passes.moves import apply_moves, moves_to
 from weft.passes.options import pass_text
-from weft.passes.placing import best_placement
+from weft.passes.pinning import pins_of
+from weft.passes.placing import RULES, best_placement
 from weft.passes.polishing import polished
 from weft.sim.contract import contract
 from weft.sim.simulate import simulate
@@ -42,9 +46,12 @@ class SchedulePass:
       the original; the stricter one counts, as does a limit for the whole run. None means no limit
     - `max_in_flight_gb`: how many gigabytes may be in flight at a time
     - `max_compute_pre_fetch`: how many compute kernels a gather may be launched ahead of its use
-    - `pin`: collectives that stay where they are, or, as `name@op`, are launched directly behind an op
+    - `pin`: collectives that stay where they are, by their names or by modules such as `layers.*`; as `name@op` they are
+      launched directly behind an op, whatever that costs
     - `keep_order`: the collectives of a group keep their order
     - `reorder_compute`: whether compute may move, too
+    - `rule`: `in_time`, or `one_ahead`, as people do by hand: a gather is launched where the one before it is used
+    - `rounds`: how often the times that were found are planned with once more
     """
 
     name: ClassVar[str] = "schedule"
@@ -58,6 +65,7 @@ class SchedulePass:
     pin: tuple[str, ...] = ()
     keep_order: bool = False
     reorder_compute: bool = True
+    rule: str = "in_time"
     rounds: int = 4
 
     def __post_init__(self) -> None:
@@ -70,6 +78,8 @@ class SchedulePass:
             value = getattr(self, name)
             if value is not None and not value >= 0:  # NaN is not either
                 raise OptionError(f"schedule: {name} must be at least 0, or none for no limit, not {value}")
+        if self.rule not in RULES:
+            raise OptionError(f"schedule: there is no rule {self.rule!r}; there are: {', '.join(RULES)}")
         if self.rounds < 1:
             raise OptionError(f"schedule: rounds must be at least 1, not {self.rounds}")
 
@@ -77,8 +87,9 @@ class SchedulePass:
         """The fewest moves to the best order that was found; a remark for each collective that is still exposed."""
         search = _Search(self, program, context)
         order, after = search.best()
+        moves = moves_to(program, [search.pins.order[place] for place in order])
         remarks = tuple(_remarks(self.name, search.original, after))
-        return Plan(pass_text(self), fingerprint(program), tuple(moves_to(program, order)), remarks)
+        return Plan(pass_text(self), fingerprint(program), tuple(moves), remarks)
 
     def apply(self, program: Program, plan: Plan) -> Program:
         """Move what the plan says."""
@@ -107,9 +118,12 @@ class _Search:
 
     def __init__(self, options: SchedulePass, program: Program, context: Context) -> None:
         self._options = options
-        self.original = simulate(program, context.needed_cost(options.name))
+        self.pins = pins_of(program, options.pin, options.keep_order)
+        # With what is pinned in its place: nothing is better than what was asked for.
+        self.original = _reordered(simulate(program, context.needed_cost(options.name)), self.pins.order)
         self._limits = options.limits(self.original.peak_bytes, context.memory_limit)
-        self._pinned = pinned(program, options.pin)
+        self._pinned = self.pins.names
+        self._keeping = Keeping(self.original.program, self._limits, self._pinned, options.max_compute_pre_fetch)
 
     def best(self) -> tuple[list[int], Timeline]:
         """The order that was found best, as positions of the program, and how it runs; the original if nothing is
@@ -117,15 +131,15 @@ class _Search:
         same = list(range(len(self.original.program)))
         best, placed = self._candidate(same)
         held = [us for us in placed.run.held if us > 0]
-        found = [(same, self.original), best]
+        found = [best]
         if self._options.reorder_compute and sum(held) > _WORTH_IT * placed.run.step_us:
             program, priced = self.original.program, self.original.prices
             for times in _REACHES:
-                order = listed(program, priced, longest_tail, times * max(held))
+                order = listed(program, priced, longest_tail, times * max(held), self._keeping.order())
                 found.append(self._candidate(order)[0])
-        fitting = [(order, after) for order, after in found if self._fits(after)]
-        order, after = min(fitting, key=lambda one: one[1].step_us)
-        if self._options.reorder_compute and not self._limits.in_flight and not self._limits.keep_order:
+        fitting = [(order, after) for order, after in found if self._keeping.allows(after)]
+        order, after = min([(same, self.original), *fitting], key=lambda one: one[1].step_us)
+        if self._options.reorder_compute:
             order = self._polished(order)
             after = _reordered(self.original, order)
         return order, after
@@ -134,8 +148,8 @@ class _Search:
         """This order with its collectives in the best places."""
         before = _reordered(self.original, order)
         sketch = contract(before.program, before.prices, self._pinned)
-        sketch = _prefetching(sketch, before.prices, self._options.max_compute_pre_fetch)
-        placed = best_placement(sketch, self._limits, self._options.rounds)
+        sketch = prefetching(sketch, before.prices, self._options.max_compute_pre_fetch)
+        placed = best_placement(sketch, self._limits, self._options.rounds, self._options.rule)
         moved = order_of(sketch, placed.placement)
         return ([order[place] for place in moved], _reordered(before, moved)), placed
 
@@ -143,10 +157,11 @@ class _Search:
         program, priced = self.original.program, self.original.prices
         still = {program.index[wait] for start in self._pinned for wait in pairs(program).waits[start]}
         still |= {program.index[start] for start in self._pinned}
-        return polished(program, priced, order, still, lambda order: self._fits(_reordered(self.original, order)))
 
-    def _fits(self, timeline: Timeline) -> bool:
-        return self._limits.memory is None or timeline.peak_bytes <= self._limits.memory
+        def fits(order: list[int]) -> bool:
+            return self._keeping.allows(_reordered(self.original, order))
+
+        return polished(program, priced, order, still, fits)
 
 
 def order_of(sketch: Sketch, placement: Placement) -> list[int]:
@@ -155,7 +170,7 @@ def order_of(sketch: Sketch, placement: Placement) -> list[int]:
     place: dict[int, tuple[int, int, int]] = {}
     for rank, number in enumerate(placement.order):
         window, piece = known.get(sketch.pieces[number].name), sketch.pieces[number]
-        if window is None or piece.fixed:
+        if window is None or stays(sketch, piece):
             continue
         launch, wait = sketch.slots[placement.launch[number]], sketch.slots[placement.wait[number]]
         place.update(dict.fromkeys(window.launched, (launch, 2, rank)))
@@ -165,18 +180,12 @@ def order_of(sketch: Sketch, placement: Placement) -> list[int]:
 
 def _reordered(timeline: Timeline, order: Sequence[int]) -> Timeline:
     """The same step in another order; ops cost what they did."""
-    program, known = timeline.program, timeline.prices
-    ops = tuple(program.ops[place] for place in order)
-    priced = replace(
-        known,
-        us=tuple(known.us[place] for place in order),
-        comm_us=tuple(known.comm_us[place] for place in order),
-        links={now: known.links[place] for now, place in enumerate(order) if place in known.links},
-    )
-    return simulate(replace(program, ops=ops), timeline.cost, priced=priced)
+    if all(map(eq, order, range(len(order)))):
+        return timeline
+    return simulate(reordered(timeline.program, order), timeline.cost, priced=timeline.prices.reordered(order))
 
 
-def _prefetching(sketch: Sketch, priced: Prices, most: int | None) -> Sketch:
+def prefetching(sketch: Sketch, priced: Prices, most: int | None) -> Sketch:
     """The sketch with gathers that are launched no more than so many kernels ahead of their use."""
     if most is None:
         return sketch
@@ -187,15 +196,6 @@ def _prefetching(sketch: Sketch, priced: Prices, most: int | None) -> Sketch:
         first = bisect_left(kernels, kernels[piece.used] - most)
         pieces.append(replace(piece, ready=min(max(piece.ready, first), piece.due)) if piece.grows else piece)
     return replace(sketch, pieces=tuple(pieces))
-
-
-def pinned(program: Program, pins: Sequence[str]) -> Collection[str]:
-    """The starts that pins name. OptionError if there is no such collective."""
-    known = {op.name for op in program.starts}
-    for pin in pins:
-        if pin not in known:
-            raise OptionError(f"schedule: pin names %{pin}, and this program has no such collective")
-    return frozenset(pins)
 
 
 def _remarks(name: str, before: Timeline, after: Timeline) -> Iterator[Remark]:

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 
 from weft.analysis.memory import kept, memory
 from weft.analysis.pairs import pairs
-from weft.analysis.storages import storages
+from weft.analysis.storages import storages, uses
 from weft.analysis.traffic import total_bytes
 from weft.analysis.windows import Window, windows
 from weft.cost.prices import Prices
@@ -26,7 +26,7 @@ class _Contraction:
 
     def __init__(self, program: Program, priced: Prices, pinned: Collection[str]) -> None:
         self._program, self._priced = program, priced
-        self._known = storages(program)
+        self._known, self._kept = storages(program), kept(program)
         self._windows = [_window(program, op, op.name in pinned) for op in program.starts]
         self._launched: dict[int, int] = {}  # for each op that comes along with a launch, the number of the piece
         self._waited: dict[int, int] = {}
@@ -52,22 +52,24 @@ class _Contraction:
     def _floating_storages(self) -> set[int]:
         """The storages that an op that moves makes or uses."""
         found: set[int] = set()
+        all_of = self._known.all_of
         for place in (*self._launched, *self._waited):
             op = self._program.ops[place]
-            for name in (op.name, *(ref.name for ref in op.refs())):
-                found |= self._known.of_value(name)
+            found.update(all_of[op.name])
+            for ref in op.refs():
+                found.update(all_of.get(ref.name, ()))
         return found
 
     def _find_users(self) -> None:
-        for place, op in enumerate(self._program.ops):
-            for ref in op.refs():
-                for storage in self._known.of_value(ref.name) & self._floating:
-                    if place in self._launched:
-                        self._users[storage][0].add(self._launched[place])
-                    elif place in self._waited:
-                        self._users[storage][1].add(self._waited[place])
-                    else:
-                        self._last[storage] = place
+        used = uses(self._program)
+        for storage, (launch, wait) in self._users.items():
+            for place in used[storage]:
+                if place in self._launched:
+                    launch.add(self._launched[place])
+                elif place in self._waited:
+                    wait.add(self._waited[place])
+                else:
+                    self._last[storage] = max(place, self._last.get(storage, place))
         for number, one in enumerate(self._windows):  # what is sent and received is the collective's until its wait
             for name in (one.start.name, *(ref.name for ref in one.start.refs())):
                 for storage in self._known.of_value(name):
@@ -95,7 +97,7 @@ class _Contraction:
             born=0 if given else 2 * self._slot(maker),
             made=self._launched.get(maker, self._waited.get(maker, -1)),
             at_wait=maker in self._waited,
-            until=2 * len(self._slots) - 1 if storage in kept(self._program) else until,
+            until=2 * len(self._slots) - 1 if storage in self._kept else until,
             launch=tuple(sorted(launch)),
             wait=tuple(sorted(wait)),
         )
@@ -133,14 +135,15 @@ class _Contraction:
 
     def _us(self) -> tuple[float, ...]:
         """The compute of the ops that stay, before each slot."""
-        clock = [0.0]
-        for place, us in enumerate(self._priced.us):
-            clock.append(clock[-1] + (0.0 if self._moves(place) else us))
+        stays = list(self._priced.us)
+        for place in (*self._launched, *self._waited):
+            stays[place] = 0.0
+        clock = list(accumulate(stays, initial=0.0))
         return tuple(clock[end + 1] - clock[begin + 1] for begin, end in pairwise((-1, *self._slots)))
 
     def _peaks(self) -> tuple[int, ...]:
         """For each half-slot, the most that lives there of the storages that do not float."""
-        found, stays = memory(self._program), kept(self._program)
+        found, stays = memory(self._program), self._kept
         born, dead = [0] * (len(self._program) + 1), [0] * (len(self._program) + 1)
         for storage, nbytes in enumerate(self._known.nbytes):
             if storage not in self._floating:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.analysis.pairs import pairs
 from weft.cost.model import CostModel
 from weft.cost.prices import Prices, prices
-from weft.ir.program import Program
+from weft.ir.program import Op, Program
 from weft.sim.intervals import Interval
 from weft.sim.streams import Flight, Streams
 from weft.sim.timeline import Timeline
@@ -20,22 +20,27 @@ def simulate(program: Program, cost: CostModel, *, priced: Prices | None = None)
     The result depends on nothing but the arguments.
     """
     known = priced if priced is not None else prices(program, cost)
-    start_of = {wait: program.index[start] for wait, start in pairs(program).start.items()}
+    index = program.index
+    start_of = {index[wait]: index[start] for wait, start in pairs(program).start.items()}
     streams = Streams(known.slowdown)
     begins: list[float] = []
     ends: list[float] = []
-    for position, op in enumerate(program.ops):
+    for position, us in enumerate(known.us):
         begins.append(streams.now)
-        if op.comm is not None:
-            us = known.comm_us[position]
-            shares = {link: min(1.0, busy / us) for link, busy in known.links[position].items() if us > 0}
-            streams.launch(Flight(position, op.comm.group.name, us, shares, streams.now))
-        elif op.is_wait:
-            if op.name in start_of:
-                streams.wait(start_of[op.name])
-        elif known.us[position]:
-            streams.compute(known.us[position])
+        if position in known.links:
+            streams.launch(_flight(program.ops[position], position, known, streams.now))
+        elif position in start_of:
+            streams.wait(start_of[position])
+        elif us:
+            streams.compute(us)
         ends.append(streams.now)
     last = max(streams.now, streams.drain())
     flights = {position: Interval(flight.begin, flight.end) for position, flight in sorted(streams.landed.items())}
     return Timeline(program, cost, known, tuple(begins), tuple(ends), flights, last)
+
+
+def _flight(start: Op, position: int, known: Prices, now: float) -> Flight:
+    assert start.comm is not None, "a start communicates"
+    us = known.comm_us[position]
+    shares = {link: min(1.0, busy / us) for link, busy in known.links[position].items() if us > 0}
+    return Flight(position, start.comm.group.name, us, shares, now)

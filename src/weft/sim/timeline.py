@@ -15,6 +15,8 @@ from weft.sim.bounds import Bound, lower_bound
 from weft.sim.intervals import Interval
 from weft.sim.reasons import Exposure, reasons
 
+_ROUNDING = 1e-12  # of the step: what is held for less is arithmetic
+
 
 @dataclass(frozen=True)
 class Timeline:
@@ -65,7 +67,7 @@ class Timeline:
             if self.flights[position].end > done:
                 held[self.program.ops[position].name] += self.flights[position].end - done
                 done = self.flights[position].end
-        return {name: us for name, us in held.items() if us > 0}
+        return {name: us for name, us in held.items() if us > _ROUNDING * self.step_us}
 
     @cached_property
     def exposures(self) -> tuple[Exposure, ...]:

@@ -71,13 +71,13 @@ def verify(before: Program, after: Program | None = None, *, reorders: bool = Fa
 def violations(before: Program, after: Program | None = None, *, reorders: bool = False) -> tuple[Violation, ...]:
     """What `verify` would complain of."""
     subject = before if after is None else after
-    found = _run(STRUCTURE, subject)
+    found = subject.fact(_of_structure)
     if not found and after is not None:
-        found = tuple(replace(one, message=f"in the original, {one.message}") for one in _run(STRUCTURE, before))
+        found = tuple(replace(one, message=f"in the original, {one.message}") for one in before.fact(_of_structure))
     if found:  # the other rules rely on names and definitions being in order
         return found
-    found = _run({name: rule for name, rule in RULES.items() if name not in STRUCTURE}, subject)
-    if after is None:
+    found = subject.fact(_of_the_rest)
+    if after is None or (before.ops is after.ops and before.outputs is after.outputs):
         return found
     change = Change(before, after)
     for name, compare in CHANGES.items():
@@ -85,6 +85,14 @@ def violations(before: Program, after: Program | None = None, *, reorders: bool 
             continue
         found += tuple(_violation(name, op, message, after) for op, message in compare(change))
     return found
+
+
+def _of_structure(program: Program) -> tuple[Violation, ...]:
+    return _run(STRUCTURE, program)
+
+
+def _of_the_rest(program: Program) -> tuple[Violation, ...]:
+    return _run({name: rule for name, rule in RULES.items() if name not in STRUCTURE}, program)
 
 
 def _run(rules: Mapping[str, Callable[[Program], Iterable[Finding]]], program: Program) -> tuple[Violation, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
-from weft.analysis.traffic import total_bytes
+from weft.analysis.traffic import whole_bytes
 from weft.ir.program import Op, Program
 from weft.verify.change import Change
 from weft.verify.excerpts import named
@@ -97,7 +97,7 @@ def _moved(ops: Iterable[Op]) -> dict[tuple[str, tuple[int, ...]], int]:
             how = f" ({op.comm.reduce_op} of {spec.dtype})" if op.comm.reduce_op else ""
             root = f" from rank {op.argument(1)}" if op.comm.kind == "broadcast" else ""
             key = f"{op.comm.kind}{how}{root} over {op.comm.group.name}", op.comm.group.ranks
-            found[key] = found.get(key, 0) + total_bytes(replace(op, out=(spec,)))
+            found[key] = found.get(key, 0) + whole_bytes(op.comm, spec.nbytes)
     return found
 
 

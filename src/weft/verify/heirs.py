@@ -37,7 +37,8 @@ class Heirs:
         return place is not None and op.sources == self._before.ops[place].sources
 
     def _origins_of(self, op: Op) -> tuple[str, ...]:
-        if self.unchanged(op):
+        place = self._before.index.get(op.name)
+        if place is not None and (self._before.ops[place] is op or op.sources == self._before.ops[place].sources):
             return (op.name,)
         found = [op.name] if op.name in self._before else []
         for source in op.sources:

@@ -141,7 +141,9 @@ def waited_before_read(program: Program) -> Iterator[tuple[str, str]]:
                 if pending.get(storage) == start_of[op.name]:  # and not a later one that reuses the memory
                     del pending[storage]
             continue
-        for start in _owners(reads | writes, pending) if pending else ():
+        in_flight = pending.keys()
+        touches = not (in_flight.isdisjoint(reads) and in_flight.isdisjoint(writes))
+        for start in _owners(reads | writes, pending) if touches else ():
             yield op.name, f"%{op.name} touches the result of %{start} before any wait for it"
         if op.is_start:
             pending.update(dict.fromkeys(known.of_value(op.name), op.name))

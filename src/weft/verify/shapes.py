@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from weft.analysis.reordering import reordering
 from weft.ir.args import Arg, Dtype, Ref
 from weft.ir.dims import Dim, hint, product
 from weft.ir.program import Op, Program
@@ -19,7 +20,16 @@ Expected = TensorSpec | str | None  # the first result, or what is wrong with th
 
 
 def shapes(program: Program) -> Iterator[tuple[str, str]]:
-    """Shapes and dtypes are consistent, as far as the table knows the op."""
+    """Shapes and dtypes are consistent, as far as the table knows the op. The order has no part in it."""
+    how = reordering(program)
+    yield from (program if how is None else how.original).fact(_misshapen)
+
+
+def _misshapen(program: Program) -> list[tuple[str, str]]:
+    return list(_find_misshapen(program))
+
+
+def _find_misshapen(program: Program) -> Iterator[tuple[str, str]]:
     for op in program.ops:
         if op.target not in _TABLE and op.target != "getitem":
             continue

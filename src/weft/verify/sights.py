@@ -52,12 +52,12 @@ class Layout:
             return []
         return [storage for storage in self.storages[name] if storage not in self.place]
 
-    def within(self, chosen: Set[int]) -> set[str]:
-        """The values that are in no other storages than these."""
+    def beyond(self, chosen: frozenset[int]) -> set[str]:
+        """The values that are in other storages than these, too."""
         return {
             name
             for name, own in self.storages.items()
-            if (own[0] in chosen if len(own) == 1 else all(storage in chosen for storage in own))
+            if (own[0] not in chosen if len(own) == 1 else not chosen.issuperset(own))
         }
 
 
@@ -100,7 +100,7 @@ def maker_of(place: int, before: Program) -> str:
 
 def _layout_before(before: Program, lost: Set[str]) -> Layout:
     shared = {storage: storage for name, made in _made(before).items() if name not in lost for storage in made}
-    return Layout(before.fact(_storages), shared)
+    return Layout(storages(before).all_of, shared)
 
 
 def _layout_after(before: Program, after: Program, heirs: Heirs, was: Layout) -> Layout:
@@ -110,11 +110,10 @@ def _layout_after(before: Program, after: Program, heirs: Heirs, was: Layout) ->
             place.update(zip(made, had[name], strict=False))
     still_there = frozenset(place.values())
     home: dict[str, frozenset[int]] = {}
-    now = Layout(after.fact(_storages), place, home)
-    settled = now.within(place.keys())
-    for op in after.ops:
-        if op.name not in settled and (found := _home(op, heirs.origins(op), was, now) - still_there):
-            home[op.name] = found
+    now = Layout(storages(after).all_of, place, home)
+    for name in sorted(now.beyond(frozenset(place)), key=after.index.__getitem__):
+        if found := _home(after[name], heirs.origins(after[name]), was, now) - still_there:
+            home[name] = found
     return now
 
 
@@ -124,15 +123,6 @@ def _home(op: Op, origins: tuple[str, ...], was: Layout, now: Layout) -> frozens
         return _NONE.union(*(was.places(origin) for origin in origins))
     bases = [ref.name for key in op.traits.views for ref in refs(op.argument(key))]
     return _NONE.union(*(now.places(base) for base in bases if not now.scratch(base)))
-
-
-def _storages(program: Program) -> Mapping[str, tuple[int, ...]]:
-    """For each value, the storages of all its results."""
-    known = storages(program).of
-    return {
-        name: results[0] if len(results) == 1 else tuple([storage for result in results for storage in result])
-        for name, results in known.items()
-    }
 
 
 def _made(program: Program) -> Mapping[str, list[int]]:
@@ -175,9 +165,9 @@ class _Walk:
     ) -> None:
         self._program, self._layout, self._origins = program, layout, origins
         self._strangers = strangers
-        silent = {storage for storage, where in layout.place.items() if where not in written}
+        silent = frozenset([storage for storage, where in layout.place.items() if where not in written])
         # Values that are written to, or on scratch: all others look the same to everybody.
-        self._loud = layout.storages.keys() - (layout.within(silent) - layout.home.keys())
+        self._loud = layout.beyond(silent) | layout.home.keys()
         self._writer: dict[int, str] = {}
         self._filled: dict[int, Sight] = {}  # scratch storages: what those saw that filled them
         self._last: dict[tuple[str, int], str] = {}

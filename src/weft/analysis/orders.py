@@ -1,0 +1,52 @@
+"""The same Program in another order, with its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weft.analysis.dependencies import dependencies
+from weft.analysis.reordering import Reordering, unknown
+from weft.ir.program import Program
+
+
+def reordered(program: Program, order: Sequence[int]) -> Program:
+    """The Program with its ops in another order of their positions."""
+    made = replace(program, ops=tuple([program.ops[place] for place in order]))
+    note_order(program, made, order)
+    return made
+
+
+def note_order(program: Program, made: Program, order: Sequence[int]) -> None:
+    """Tell of a Program that it has the ops of `program` in this order.
+
+    If it keeps every dependency, and all is as it should be with names and definitions, its storages, pairs,
+    dependencies and prices follow from those of `program`, and are not found out anew.
+    """
+    if made.ops is program.ops:
+        return
+    how = Reordering.of(program, order)
+    if program.fact(_is_plain) and _keeps_dependencies(how):
+        first: Reordering | None = how.from_the_first()
+        made.know(unknown, first)
+
+
+def _keeps_dependencies(how: Reordering) -> bool:
+    place = how.place
+    for position, earlier in zip(place, dependencies(how.original).before, strict=True):
+        for other in earlier:
+            if place[other] > position:
+                return False
+    return True
+
+
+def _is_plain(program: Program) -> bool:
+    """Whether every name is one op, which stands before all that use it, and no attribute is fetched twice: the first
+    op to fetch one is said to make it."""
+    index = program.index
+    fetched = [op.argument(0) for op in program.ops if op.target == "get_attr"]
+    if len(index) != len(program) or len(set(fetched)) != len(fetched):
+        return False
+    end = len(program)
+    uses = ((position, ref.name) for position, op in enumerate(program.ops) for ref in op.refs())
+    return all(index.get(name, end) < position for position, name in uses)
