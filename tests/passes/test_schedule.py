@@ -263,7 +263,7 @@ def test_a_limit_that_is_negative_or_no_number_is_an_error(name: str, value: flo
 
 def test_a_pin_that_names_no_collective_is_an_error() -> None:
     subject = several_groups()
-    with pytest.raises(OptionError, match="^schedule: pin=h0 names no collective, and no module that has one$"):
+    with pytest.raises(OptionError, match=r"^schedule: pin=h0 names no collective, and no module that has one$"):
         SchedulePass(pin=("h0",)).plan(subject, Context.of(subject, Whole()))
 
 

@@ -81,8 +81,6 @@ def _check_order(program: Program, order: Sequence[int], anchors: dict[str, str]
         before = last.get(op.comm.group.name, -1)
         if before > position:
             pins = ", ".join(f"{name}@{anchor}" for name, anchor in anchors.items())
-            first = program.ops[before].name
-            raise OptionError(
-                f"schedule: keep_order and pin={pins} contradict each other: %{first} overtakes %{op.name}"
-            )
+            overtaken = f"%{program.ops[before].name} overtakes %{op.name}"
+            raise OptionError(f"schedule: keep_order and pin={pins} contradict each other: {overtaken}")
         last[op.comm.group.name] = position

@@ -46,8 +46,8 @@ class SchedulePass:
       the original; the stricter one counts, as does a limit for the whole run. None means no limit
     - `max_in_flight_gb`: how many gigabytes may be in flight at a time
     - `max_compute_pre_fetch`: how many compute kernels a gather may be launched ahead of its use
-    - `pin`: collectives that stay where they are, by their names or by modules such as `layers.*`; as `name@op` they are
-      launched directly behind an op, whatever that costs
+    - `pin`: collectives that stay where they are, by their names or by modules such as `layers.*`; or, as `name@op`,
+      one that is launched directly behind an op, whatever that costs
     - `keep_order`: the collectives of a group keep their order
     - `reorder_compute`: whether compute may move, too
     - `rule`: `in_time`, or `one_ahead`, as people do by hand: a gather is launched where the one before it is used
