@@ -17,9 +17,11 @@ from weft.cost.model import CostModel
 from weft.errors import OptionError, PlanError
 from weft.ir.pause import no_collection
 from weft.ir.program import Program
+from weft.ir.text import counted
 from weft.passes import PASSES, Pass, Plan, Remark, parse_pipeline
 from weft.pipeline import Stage
 from weft.sim import Timeline, simulate
+from weft.sim.units import size_text, time_text
 
 # Pipelines by name. "by_hand" has a bucket for each layer, which is prefetched one ahead. "safe" is predictable: the
 # collectives keep their order, memory does not grow, nothing is searched.
@@ -64,10 +66,11 @@ class Optimized:
 
     def __str__(self) -> str:
         was, now = self.before, self.after
+        collectives = counted(len(now.program.starts), "collective")
         return (
-            f"{len(was.program.starts)} → {len(now.program.starts)} collectives, step {was.step_us / 1e3:,.2f} → "
-            f"{now.step_us / 1e3:,.2f} ms, exposed {was.exposed_us / 1e3:,.2f} → {now.exposed_us / 1e3:,.2f} ms, peak "
-            f"{was.peak_bytes / 1e9:,.2f} → {now.peak_bytes / 1e9:,.2f} GB"
+            f"{len(was.program.starts)} → {collectives}, step {time_text(was.step_us)} → "
+            f"{time_text(now.step_us)}, exposed {time_text(was.exposed_us)} → {time_text(now.exposed_us)}, peak "
+            f"{size_text(was.peak_bytes)} → {size_text(now.peak_bytes)}"
         )
 
 

@@ -270,7 +270,7 @@ def test_a_pin_that_names_no_collective_is_an_error() -> None:
 def test_a_limit_below_what_the_original_needs_says_both() -> None:
     subject = several_groups()
     with pytest.warns(
-        WeftWarning, match=r"^the step needs 0\.01 GB as it is, and may have 0\.00 GB: it will not grow$"
+        WeftWarning, match=r"^the step needs 6\.8 MB as it is, and may have 1,000 bytes: it will not grow$"
     ):
         SchedulePass().plan(subject, Context.of(subject, Whole(), memory_limit=1000))
 

@@ -29,8 +29,9 @@ from weft.sim.contract import contract
 from weft.sim.simulate import simulate
 from weft.sim.sketch import Placement, Sketch
 from weft.sim.timeline import Timeline
+from weft.sim.units import size_text
 
-_WORTH_IT = 0.002  # of the step: if less than this is exposed, compute is not reordered for it
+_WORTH_IT = 0.01  # of the step: if less than this is exposed, compute is not reordered for it
 _REACHES = (1, 4)  # how far ahead compute is looked for, in times of the longest collective that is exposed
 
 
@@ -104,9 +105,7 @@ class SchedulePass:
             known.append(round(peak * (1 + self.max_memory_increase_ratio)))
         least = min((limit for limit in known if limit is not None), default=None)
         if least is not None and least < peak:
-            message = (
-                f"the step needs {peak / 1e9:.2f} GB as it is, and may have {least / 1e9:.2f} GB: it will not grow"
-            )
+            message = f"the step needs {size_text(peak)} as it is, and may have {size_text(least)}: it will not grow"
             warnings.warn(message, WeftWarning, stacklevel=2)
             least = peak
         flying = None if self.max_in_flight_gb is None else round(self.max_in_flight_gb * 1e9)
