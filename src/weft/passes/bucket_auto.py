@@ -202,25 +202,25 @@ class _Search:
         """For each piece of a chain, the first that it can be in a bucket with."""
         whole = sum(piece.nbytes for piece in pieces)
         most = min(self._options.max_mb * 1e6, self._enough(comm, whole), share * whole)
+        limit = self._limits.memory
         found = []
         for last, piece in enumerate(pieces):
             ready, due, settled, used = piece.ready, piece.due, piece.settled, piece.used
-            nbytes, makes, first = piece.nbytes, piece.makes, last
+            nbytes, makes, first, peak = piece.nbytes, piece.makes, last, 0
             while first > 0:
-                one = pieces[first - 1]
+                one, until = pieces[first - 1], pieces[first].used
                 ready, due, settled = max(ready, one.ready), min(due, one.due), max(settled, one.settled)
                 used, nbytes, makes = min(used, one.used), nbytes + one.nbytes, makes + one.makes
-                together = ready <= due and settled <= used and nbytes <= most
-                if not together or (one.grows and not self._has_room(makes, used, one.used)):
+                if ready > due or settled > used or nbytes > most:
                     break
+                if limit is not None and one.grows:
+                    # All that a gather makes lives from its first use to the last of its members': the next one back.
+                    peak = max(peak, *self._least[2 * until : 2 * one.used + 1])
+                    if peak + makes > limit:
+                        break
                 first -= 1
             found.append(first)
         return found
-
-    def _has_room(self, makes: int, first: int, last: int) -> bool:
-        """Whether all that a gather makes can live from its first use to the last of its members'."""
-        limit = self._limits.memory
-        return limit is None or max(self._least[2 * first : 2 * last + 1], default=0) + makes <= limit
 
     @cached_property
     def _least(self) -> list[int]:

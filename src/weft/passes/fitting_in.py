@@ -126,16 +126,15 @@ def _run(sketch: Sketch, placement: Placement) -> Placed:
 
 def _most_in_flight(sketch: Sketch, placement: Placement) -> int:
     """The most bytes that are in flight while several are. What is launched in a slot is launched before its waits."""
-    flying: dict[int, int] = {}
-    last, most = -1, 0
+    flying: list[tuple[int, int]] = []  # (where it is waited for, its bytes), the first to be waited for first
+    nbytes = most = 0
     for number in placement.order:
-        slot = placement.launch[number]
-        if slot > last:
-            flying = {one: nbytes for one, nbytes in flying.items() if placement.wait[one] >= slot}
-            last = slot
-        flying[number] = sketch.pieces[number].nbytes
+        while flying and flying[0][0] < placement.launch[number]:
+            nbytes -= heapq.heappop(flying)[1]
+        heapq.heappush(flying, (placement.wait[number], sketch.pieces[number].nbytes))
+        nbytes += sketch.pieces[number].nbytes
         if len(flying) > 1:
-            most = max(most, sum(flying.values()))
+            most = max(most, nbytes)
     return most
 
 
