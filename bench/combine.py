@@ -1,13 +1,13 @@
 """What combining collectives comes to: every pass and mode of Weft beside torch's own, on the same graphs.
 
-    python -m bench.combine                                               # all workloads as deep as they are, then speed
+    python -m bench.combine                                              # all workloads as deep as they are, then speed
     python -m bench.combine --layers 2 --workloads gpt2_xl_ddp,llama3_8b_fsdp --no-speed
     python -m bench.combine --machine h100-eth100 --json combine.json
 
 Every row is simulated by Weft on the same machine, and every row of Weft is verified against the original. "copies" is
-what a row computes more than the original, each op by itself: buffers that are packed and taken apart. It is negative
-where conversions are left out. "exposed" is the time in which compute waits for communication, "pass s" are CPU
-seconds of planning and applying. Buckets have the same cap in Weft and in torch.
+what a row computes more than the original, without contention: buffers that are packed and taken apart. It is negative
+where conversions are left out or done to a whole buffer at once. "exposed" is the time in which compute waits for
+communication, "pass s" are CPU seconds of planning and applying. Buckets have the same cap in Weft and in torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,8 @@ from time import process_time
 import weft
 from bench.capture import captured_on
 from bench.combine_speed import speed_rows
-from bench.combine_torch import FUSIONS, MODES, Combined, torch_bucket, torch_ddp
-from bench.quality import known_workloads
+from bench.combine_torch import FUSIONS, MODES, Combined, as_ddp, torch_bucket, torch_ddp
+from bench.options import known_workloads
 from bench.rows import aligned
 from bench.workloads import WORKLOADS, Workload
 from weft import pipeline
@@ -34,6 +34,7 @@ from weft.cli.progress import capture_progress
 from weft.cost import Machine
 from weft.errors import WeftWarning
 from weft.ir import Program
+from weft.ir.pause import no_collection
 from weft.sim import Timeline, simulate
 
 
@@ -86,9 +87,10 @@ Way = Callable[[Program, Machine], Combined]
 def by_weft(passes: str) -> Way:
     def way(program: Program, machine: Machine) -> Combined:
         chosen = weft.parse_pipeline(passes, weft.PASSES)
-        begin = process_time()
-        made = pipeline.run(program, chosen, cost=machine, verify_each=False).program
-        seconds = process_time() - begin
+        with no_collection():
+            begin = process_time()
+            made = pipeline.run(program, chosen, cost=machine, verify_each=False).program
+            seconds = process_time() - begin
         weft.verify(program, made, reorders=True)
         return Combined(made, seconds, "")
 
@@ -113,8 +115,8 @@ PASSES = (
 
 WAYS: Mapping[str, Way] = {
     **{passes: by_weft(passes) for passes in PASSES},
-    **{f"torch bucket, {mode}": by_torch(partial(torch_bucket, mode=mode)) for mode in MODES},
-    **{f"torch ddp, {mode}": by_torch(partial(torch_ddp, mode=mode)) for mode in FUSIONS},
+    **{f"torch bucket {mode}": by_torch(partial(torch_bucket, mode=mode)) for mode in MODES},
+    **{f"torch ddp {mode}": by_torch(partial(torch_ddp, mode=mode)) for mode in FUSIONS},
 }
 
 
@@ -128,17 +130,34 @@ def combined_line(name: str, way: Way, program: Program, machine: Machine) -> Li
         return Line(name, None, f"{type(error).__name__}: {first}")
 
 
-def outcome(workload: Workload, machine: Machine, say: Callable[[str], None] = lambda line: None) -> Outcome:
-    """Capture a workload and combine it in every way. `say` is told what comes next."""
+def outcomes(workload: Workload, machine: Machine, say: Callable[[str], None] = lambda line: None) -> Iterator[Outcome]:
+    """Capture a workload and combine it in every way, and, if it is replicated, as DDP would write it, in DDP's ways.
+
+    `say` is told what comes next.
+    """
     with weft.planning(dict(workload.mesh)) as mesh:
         with capture_progress(workload.name) as progress:
             program = captured_on(mesh, workload, progress)
-        original = Figures.of(simulate(program, machine), 0.0)
-        lines = []
-        for name, way in WAYS.items():
-            say(f"{workload.name} on {machine.name}: {name}")
-            lines.append(combined_line(name, way, program, machine))
-    return Outcome(workload.name, workload.config.layers, machine.name, original, tuple(lines))
+        yield _outcome(workload, workload.name, machine, program, WAYS, say)
+        if workload.data_parallel == "replicate":
+            ways = {name: way for name, way in WAYS.items() if "ddp" in name}
+            yield _outcome(workload, f"{workload.name} as DDP writes it", machine, as_ddp(program), ways, say)
+
+
+def _outcome(
+    workload: Workload,
+    title: str,
+    machine: Machine,
+    program: Program,
+    ways: Mapping[str, Way],
+    say: Callable[[str], None],
+) -> Outcome:
+    original = Figures.of(simulate(program, machine), 0.0)
+    lines = []
+    for name, way in ways.items():
+        say(f"{title} on {machine.name}: {name}")
+        lines.append(combined_line(name, way, program, machine))
+    return Outcome(title, workload.config.layers, machine.name, original, tuple(lines))
 
 
 _HEADINGS = ("", "collectives", "step ms", "exposed ms", "copies ms", "peak GB", "pass s")
@@ -148,9 +167,18 @@ def table(found: Outcome) -> str:
     """An outcome as a heading, a table, which reads as text and as Markdown, and the notes."""
     rows = [Line("original", found.original), *found.lines]
     cells = [_HEADINGS, *(_cells(row, found.original) for row in rows)]
-    notes = [f"{line.name}: {line.note}" for line in found.lines if line.note]
+    notes = [f"{', '.join(names)}: {note}" for note, names in _notes(found.lines).items()]
     heading = f"**{found.workload}** ({found.layers} layers) on {found.machine}"
     return "\n".join([heading, "", *aligned(cells), *([""] if notes else []), *notes])
+
+
+def _notes(lines: Sequence[Line]) -> Mapping[str, Sequence[str]]:
+    """What there is to say, and of which lines."""
+    notes: dict[str, list[str]] = {}
+    for line in lines:
+        if line.note:
+            notes.setdefault(line.note, []).append(line.name)
+    return notes
 
 
 def _cells(line: Line, original: Figures) -> tuple[str, ...]:
@@ -169,8 +197,8 @@ def _cells(line: Line, original: Figures) -> tuple[str, ...]:
     )
 
 
-def to_json(outcomes: Sequence[Outcome]) -> str:
-    return json.dumps([asdict(found) for found in outcomes], indent=1)
+def to_json(found: Sequence[Outcome]) -> str:
+    return json.dumps([asdict(one) for one in found], indent=1)
 
 
 def sound(found: Outcome) -> bool:
@@ -182,14 +210,15 @@ def main() -> None:
     options = _options()
     warnings.simplefilter("ignore", WeftWarning)  # buckets beyond the last knot of a curve are extrapolated
     machine = Machine.load(options.machine)
-    outcomes: list[Outcome] = []
+    found: list[Outcome] = []
     for name in options.workloads:
         workload = WORKLOADS[name] if options.layers is None else WORKLOADS[name].with_layers(options.layers)
-        outcomes.append(outcome(workload, machine, lambda line: print(line, file=sys.stderr)))
-        print(table(outcomes[-1]), end="\n\n", flush=True)
-        if options.json:  # after each workload: a run takes long, and one that is ended keeps what it found
-            options.json.write_text(to_json(outcomes), encoding="utf-8")
-    holds = all(map(sound, outcomes))
+        for one in outcomes(workload, machine, lambda line: print(line, file=sys.stderr)):
+            found.append(one)
+            print(table(one), end="\n\n", flush=True)
+            if options.json:  # after each: a run takes long, and one that is ended keeps what it found
+                options.json.write_text(to_json(found), encoding="utf-8")
+    holds = all(map(sound, found))
     for row in speed_rows() if options.speed else ():
         print(row, flush=True)
         holds &= row.holds

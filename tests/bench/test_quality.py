@@ -16,7 +16,7 @@ from torch._inductor.fx_passes import overlap_scheduling
 import weft
 from bench import quality
 from bench.capture import captured_on
-from bench.cases import Case, Figures, Row, from_json, table, to_json
+from bench.cases import Case, Figures, Row, from_json, summary, table, to_json
 from bench.picture import draw
 from bench.quality import LIMITS, PIPELINES, WAYS, Problem, cases, limit_bytes, measured, sound
 from bench.torch_pass import torch_pass
@@ -176,8 +176,33 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert end.value.code == 0
     (case,) = from_json(written.read_text())
     assert case.layers == 1
-    assert capsys.readouterr().out == table(case) + "\n\n"
+    assert capsys.readouterr().out == table(case) + "\n\n" + summary([case]) + "\n"
     assert drawn.exists()
+
+
+def test_the_summary_says_where_weft_is_behind(found: list[Case]) -> None:
+    case = found[1]
+    step = {row.name: row.figures.step_us for row in case.rows if row.figures is not None}
+    assert "weft is behind no other row in any case" in summary([case])
+    slower = [replace(row, figures=replace(row.figures, step_us=2 * step["torch"])) if row.name == "weft" else row
+              for row in case.rows if row.figures is not None]  # fmt: skip
+    told = summary([replace(case, rows=tuple(slower))]).splitlines()
+    assert "llama3_8b_fsdp on h100-ib400, limit +5%: weft is 100.00% behind torch" in told
+    assert (
+        told[0] == f"original: step ÷ bound {step['original'] / case.bound_us:.3f} over 1 of 1 cases, 0 over the limit"
+    )
+
+
+def test_torchs_rows_are_taken_from_an_earlier_run(found: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(problem: Problem) -> NoReturn:
+        raise ValueError("not again")
+
+    monkeypatch.setattr(quality, "WAYS", {"torch": fails, "torch, buckets": fails})
+    again = list(cases(TINY, ["h100-ib400"], LIMITS, known=found))
+    assert [case.rows[:3] for case in again] == [case.rows[:3] for case in found]
+    cheaper = [replace(case, bound_us=case.bound_us / 2) for case in found]  # other prices: it is another case
+    again = list(cases(TINY, ["h100-ib400"], LIMITS[:1], known=cheaper))
+    assert [row.error for row in again[0].rows[1:]] == ["ValueError: not again"] * 2
 
 
 @pytest.mark.parametrize(
