@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -52,7 +53,8 @@ def capture(
             named["mesh"] = make_mesh(mesh)
         elif mesh is not None:
             check_mesh("the mesh", mesh, whole=True)
-        return from_fx(_trace(function, tuple(args), named, progress))
+        program = from_fx(_trace(function, tuple(args), named, progress))
+        return replace(program, rank=dist.get_rank() if dist.is_initialized() else None)
 
 
 def _world(world_size: int | None, rank: int) -> AbstractContextManager[None]:
