@@ -27,7 +27,8 @@ from weft.sim.merged import merged
 from weft.sim.simulate import simulate
 from weft.sim.sketch import Piece, Placement, Sketch
 
-_SLACK = 0.001  # of the step: for less than that no other cut of a chain is looked for
+_SHORT = 48  # a chain of no more collectives is cut exactly
+_SLACK = 0.001  # of the step: for less than that no other cut of a longer chain is looked for
 _SHARES = (1.0, 0.25, 0.0625)  # of a chain: how much a bucket may have; less is tried if memory does not allow more
 _SATURATED = 0.01  # to double a bucket that saves no more than this share of its time is not worth a thought
 
@@ -195,7 +196,8 @@ class _Search:
         copies = copies_us(comm, mode, self._cost)
         drag = 1 - 1 / self._sketch.slowdown
         stream = Stream(partial(self._cost.collective_us, comm), copies, times[-1], drag)
-        found = [tuple(sorted(ordered[one.first : one.last])) for one in best_buckets(links, stream, _SLACK)]
+        slack = _SLACK if len(links) > _SHORT else 0.0
+        found = [tuple(sorted(ordered[one.first : one.last])) for one in best_buckets(links, stream, slack)]
         return [bucket for bucket in found if len(bucket) > 1]
 
     def _reach(self, pieces: Sequence[Piece], comm: Collective, share: float) -> list[int]:
