@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from weft.analysis.terms import CASTS
 from weft.analysis.windows import Window
 from weft.ir.args import refs
 from weft.ir.program import Program
 from weft.ir.specs import TensorSpec
 
-CASTS = frozenset({"aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"})
 # They give the same elements in the same order, row by row.
 _LAYOUTS = frozenset(
     """

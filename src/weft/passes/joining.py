@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from weft.analysis.gradients import scaling
 from weft.analysis.pairs import pairs
+from weft.analysis.terms import CASTS
 from weft.analysis.windows import Window
 from weft.ir.args import refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
 from weft.ir.traits import PURE
-from weft.passes.absorbing import CASTS
 
 
 def joint_ops(program: Program, members: Sequence[Window]) -> tuple[Op, ...]:

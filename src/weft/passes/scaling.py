@@ -9,23 +9,24 @@ from weft.analysis.dependencies import dependencies
 from weft.analysis.gradients import scaling
 from weft.analysis.windows import Window, windows
 from weft.errors import PlanError
-from weft.ir.args import Ref, refs
+from weft.ir.args import Ref
 from weft.ir.editor import Editor
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
 from weft.ir.traits import PURE
+from weft.passes.absorbing import returned
 
 
 def scaled_alike(program: Program, members: Sequence[Window]) -> bool:
     """Whether all members of a bucket are scaled alike, directly before they are sent and for nobody else."""
-    after, returned = program.fact(_after), program.fact(_returned)
+    after = program.fact(_after)
     first = _scaler(program, members[0].start)
     for member in members:
         op = _scaler(program, member.start)
         if op is None or first is None or (op.target, repr(op.args[1])) != (first.target, repr(first.args[1])):
             return False
         # Nobody else: nor does anybody write to what is scaled before it is copied into the buffer.
-        if after[program.index[op.name]] != [member.position] or op.name in returned:
+        if after[program.index[op.name]] != [member.position] or op.name in returned(program):
             return False
     return True
 
@@ -74,7 +75,3 @@ def _packed(readers: Mapping[str, Op], scaler: Op) -> Op | None:
 
 def _after(program: Program) -> list[list[int]]:
     return dependencies(program).after()
-
-
-def _returned(program: Program) -> frozenset[str]:
-    return frozenset(ref.name for output in program.outputs for ref in refs(output))
