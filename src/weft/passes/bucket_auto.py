@@ -131,7 +131,7 @@ class _Search:
         first = self._sketch.pieces[chain[0]]
         what = f"{counted(len(chain), first.comm.kind)} over {first.group}"
         for share in _SHARES:
-            trials = [self._trial(self._cut(chain, mode, share), mode) for mode in self._options.modes]
+            trials = [self._trial(self._cut(chain, mode, share), mode) for mode in self._modes(chain)]
             best = min(trials, key=lambda one: (one.placed.over(self._limits), one.placed.run.step_us))
             if not best.placed.over(self._limits):
                 break
@@ -147,6 +147,13 @@ class _Search:
             return Remark(self._options.name, first.name, "refused", f"{how} would take {-saved:,.1f} us more")
         self._buckets, self._placed = best.buckets, trial
         return Remark(self._options.name, first.name, "done", f"{how} save {saved:,.1f} us")
+
+    def _modes(self, chain: Sequence[int]) -> tuple[str, ...]:
+        """The modes that are worth a trial: in a long chain, to copy what can be coalesced only where members are
+        joined."""
+        if len(chain) <= _SHORT or self._joint_launches(chain):
+            return self._options.modes
+        return self._options.modes[:1]
 
     def _trial(self, cut: list[tuple[int, ...]], mode: str) -> _Trial:
         buckets = {**self._buckets, **dict.fromkeys(cut, mode)}
@@ -178,10 +185,16 @@ class _Search:
     def _copies(self, bucket: Sequence[int], piece: Piece, mode: str) -> float:
         """What the copies cost, less the launches that are saved where all members do the same first."""
         us = copies_us(piece.comm, mode, self._cost)(piece.nbytes)
-        members = [windows(self._program)[self._sketch.pieces[number].name] for number in bucket]
-        if piece.comm.kind not in REDUCTIONS or not isinstance(self._cost, HardwareModel):
-            return us
-        return us - self._cost.launch_us * max(0, len(joint_ops(self._program, members)) - 1)
+        saved = self._joint_launches(bucket) * self._cost.launch_us if isinstance(self._cost, HardwareModel) else 0.0
+        return us - saved
+
+    def _joint_launches(self, bucket: Sequence[int]) -> int:
+        """How many launches are saved because all members do the same first."""
+        pieces = [self._sketch.pieces[number] for number in bucket]
+        if pieces[0].comm.kind not in REDUCTIONS:
+            return 0
+        members = [windows(self._program)[piece.name] for piece in pieces]
+        return max(0, len(joint_ops(self._program, members)) - 1)
 
     def _cut(self, chain: Sequence[int], mode: str, share: float) -> list[tuple[int, ...]]:
         """The best buckets of a chain, those of several, none with more than a share of the chain. A chain of gathers
