@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
+from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,10 +85,22 @@ def test_with_slack_the_best_is_missed_by_little(links: list[Link], copy_us: Cop
     assert best <= found <= 1.02 * best
 
 
-@given(chains)
-def test_never_worse_than_the_greedy_rule(links: list[Link]) -> None:
-    found = cuts_of(links, lambda nbytes: 0.0)
+@given(chains, st.sampled_from([0.0, 0.001]))
+def test_never_worse_than_the_greedy_rule(links: list[Link], slack: float) -> None:
+    found = cuts_of(links, lambda nbytes: 0.0, slack=slack)
     ours, theirs = (step(links, cuts, lambda nbytes: 0.0, links[-1].ready) for cuts in (found, greedy(links)))
+    assert ours <= theirs
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nor_are_long_chains(seed: int) -> None:
+    random = Random(seed)
+    ready, links = 0.0, []
+    for _ in range(random.choice([60, 120, 200])):
+        ready += random.choice([0, 1, 5, 20, 60]) * random.random()
+        links.append(Link(ready, random.choice([1, 8, 80, 400, 2000])))
+    found = cuts_of(links, lambda nbytes: 0.0, slack=0.001)
+    ours, theirs = (step(links, cuts, lambda nbytes: 0.0, ready) for cuts in (found, greedy(links)))
     assert ours <= theirs
 
 
