@@ -27,7 +27,7 @@ from weft.sim.merged import merged
 from weft.sim.simulate import simulate
 from weft.sim.sketch import Piece, Placement, Sketch
 
-_SHORT = 48  # a chain of no more collectives is cut exactly
+_SHORT = 48  # a chain of no more collectives is also cut exactly; the simulator, which sees more, chooses
 _SLACK = 0.001  # of the step: for less than that no other cut of a longer chain is looked for
 _SHARES = (1.0, 0.25, 0.0625)  # of a chain: how much a bucket may have; less is tried if memory does not allow more
 _SATURATED = 0.01  # to double a bucket that saves no more than this share of its time is not worth a thought
@@ -131,7 +131,11 @@ class _Search:
         first = self._sketch.pieces[chain[0]]
         what = f"{counted(len(chain), first.comm.kind)} over {first.group}"
         for share in _SHARES:
-            trials = [self._trial(self._cut(chain, mode, share), mode) for mode in self._modes(chain)]
+            trials = [
+                self._trial(self._cut(chain, mode, share, slack), mode)
+                for mode in self._modes(chain)
+                for slack in ((_SLACK, 0.0) if len(chain) <= _SHORT else (_SLACK,))
+            ]
             best = min(trials, key=lambda one: (one.placed.over(self._limits), one.placed.run.step_us))
             if not best.placed.over(self._limits):
                 break
@@ -196,7 +200,7 @@ class _Search:
         members = [windows(self._program)[piece.name] for piece in pieces]
         return max(0, len(joint_ops(self._program, members)) - 1)
 
-    def _cut(self, chain: Sequence[int], mode: str, share: float) -> list[tuple[int, ...]]:
+    def _cut(self, chain: Sequence[int], mode: str, share: float, slack: float) -> list[tuple[int, ...]]:
         """The best buckets of a chain, those of several, none with more than a share of the chain. A chain of gathers
         is seen from the end."""
         pieces, times = self._sketch.pieces, self._times
@@ -209,7 +213,6 @@ class _Search:
         copies = copies_us(comm, mode, self._cost)
         drag = 1 - 1 / self._sketch.slowdown
         stream = Stream(partial(self._cost.collective_us, comm), copies, times[-1], drag)
-        slack = _SLACK if len(links) > _SHORT else 0.0
         found = [tuple(sorted(ordered[one.first : one.last])) for one in best_buckets(links, stream, slack)]
         return [bucket for bucket in found if len(bucket) > 1]
 
