@@ -14,7 +14,7 @@ from weft.analysis.dependencies import dependencies
 from weft.analysis.pairs import pairs
 from weft.cost.prices import Prices
 from weft.ir.program import Program
-from weft.sim.streams import Flight, Streams
+from weft.sim.streams import Flight, Streams, link_shares
 
 _EFFORT = 200_000
 _CHECK = 4  # to ask whether an order is within the limits is as much effort as to simulate it so many times
@@ -31,11 +31,8 @@ class _Clock:
     def __post_init__(self) -> None:
         index = self.program.index
         self._start_of = {index[wait]: index[start] for wait, start in pairs(self.program).start.items()}
-        known, us = self.priced.links, self.priced.comm_us
-        self._shares = {
-            place: {link: min(1.0, busy / us[place]) for link, busy in links.items() if us[place] > 0}
-            for place, links in known.items()
-        }
+        us = self.priced.comm_us
+        self._shares = {place: link_shares(links, us[place]) for place, links in self.priced.links.items()}
 
     def score(self, order: Sequence[int]) -> tuple[float, float]:
         """How long the step takes, and of those that take as long, how late the collectives land: the less the better.

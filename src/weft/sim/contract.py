@@ -14,6 +14,7 @@ from weft.analysis.windows import Window, windows
 from weft.cost.prices import Prices
 from weft.ir.program import Op, Program
 from weft.sim.sketch import Hold, Piece, Sketch
+from weft.sim.streams import link_shares
 
 
 def contract(program: Program, priced: Prices, pinned: Collection[str] = ()) -> Sketch:
@@ -116,12 +117,11 @@ class _Contraction:
     def _piece(self, one: Window, makes: int, frees: int) -> Piece:
         us, comm = self._priced.comm_us[one.position], one.start.comm
         assert comm is not None, "a start communicates"
-        links = self._priced.links[one.position].items()
         return Piece(
             name=one.start.name,
             comm=comm,
             us=us,
-            shares={link: min(1.0, busy / us) for link, busy in links if us > 0},
+            shares=link_shares(self._priced.links[one.position], us),
             nbytes=total_bytes(one.start),
             ready=self._slot(one.ready),
             due=self._slot(one.due - 1),

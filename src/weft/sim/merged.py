@@ -8,6 +8,7 @@ from functools import reduce
 
 from weft.cost.model import CostModel, HardwareModel
 from weft.sim.sketch import Hold, Piece, Sketch
+from weft.sim.streams import link_shares
 
 # Of a bucket, by the numbers of its members and as a piece: the compute that it takes to copy it together and apart,
 # less what is saved by it; None if its members are not copied.
@@ -59,7 +60,7 @@ def _bucket(members: Sequence[Piece], cost: CostModel) -> Piece:
     whole = reduce(_joined, members)
     us = cost.collective_us(whole.comm, whole.nbytes)
     links = cost.link_us(whole.comm, whole.nbytes) if isinstance(cost, HardwareModel) else {}
-    return replace(whole, us=us, shares={link: min(1.0, busy / us) for link, busy in links.items() if us > 0})
+    return replace(whole, us=us, shares=link_shares(links, us))
 
 
 def _let_go(hold: Hold, copied: set[int]) -> Hold:

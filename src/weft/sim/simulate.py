@@ -7,7 +7,7 @@ from weft.cost.model import CostModel
 from weft.cost.prices import Prices, prices
 from weft.ir.program import Op, Program
 from weft.sim.intervals import Interval
-from weft.sim.streams import Flight, Streams
+from weft.sim.streams import Flight, Streams, link_shares
 from weft.sim.timeline import Timeline
 
 
@@ -42,5 +42,5 @@ def simulate(program: Program, cost: CostModel, *, priced: Prices | None = None)
 def _flight(start: Op, position: int, known: Prices, now: float) -> Flight:
     assert start.comm is not None, "a start communicates"
     us = known.comm_us[position]
-    shares = {link: min(1.0, busy / us) for link, busy in known.links[position].items() if us > 0}
+    shares = link_shares(known.links[position], us)
     return Flight(position, start.comm.group.name, us, shares, now)

@@ -25,6 +25,11 @@ class Flight:
     rate: float = 1.0
 
 
+def link_shares(links: Mapping[str, float], us: float) -> Mapping[str, float]:
+    """The part of each link that a collective of `us` takes, by how long each would be busy at full bandwidth."""
+    return {link: min(1.0, busy / us) for link, busy in links.items() if us > 0}
+
+
 class Streams:
     """`now` is the compute stream's time. What is in flight never ends before `now`."""
 
