@@ -21,7 +21,7 @@ _DIGITS = 9  # of a size in binary: the error is below 0.4 %
 @dataclass(frozen=True, slots=True)
 class Link:
     """A collective of the chain: when its input is there if nothing delays it, how many bytes it has, and the number
-    of the first link that it can be in a bucket with."""
+    of the first link that it can be in a bucket with. Neither `ready` nor `reach` falls along a chain."""
 
     ready: float
     nbytes: int
@@ -83,14 +83,44 @@ def best_buckets(links: Sequence[Link], stream: Stream, slack: float = 0.0) -> l
     By dynamic programming: for each link the ways to end with it that no other way beats in time and in delay. Exact
     without `slack`. With it, of ways that differ by less than that share of the step only those are followed that
     promise most, and a long chain is not cut everywhere: there are very many ways that are equally good for all that
-    anybody could measure. What is found is never worse than the greedy rule's cuts.
+    anybody could measure. What is found is never worse than `soonest_cuts` or the greedy rule's, so it is exact with
+    `slack` too if nothing delays compute.
     """
-    if not slack:
+    if not slack or not links:
         return _cut_between_runs(links, stream, slack)
-    found = [_cut_between_runs(links, stream, slack), _run(links, stream, _greedy_cuts(links, stream))]
+    searched = [bucket.last for bucket in _cut_between_runs(links, stream, slack)]
     # Each as it is, without what the search rounds.
-    exact = [_run(links, stream, [bucket.last for bucket in cuts]) for cuts in found]
-    return min(exact, key=lambda buckets: _rank(links, stream, buckets))
+    found = (searched, soonest_cuts(links, stream), _greedy_cuts(links, stream))
+    return min((_run(links, stream, cuts) for cuts in found), key=lambda buckets: _rank(links, stream, buckets))
+
+
+def soonest_cuts(links: Sequence[Link], stream: Stream) -> list[int]:
+    """Where to cut a chain that nothing delays, so that it ends first: T(i) = min over j of max(T(j), r_i) + t(j..i),
+    where the copies of a bucket of several are a part of t. Exact at any length if `us` and `copy_us` rise with bytes.
+
+    T never falls, since a bucket without its last link ends no later. So of all j with T(j) <= r_i only the last can
+    be best: it starts at r_i as they do and has the fewest bytes. After it starts only grow, so the first that is no
+    better even with the least of t is the end. A link alone has no copies, and is looked at apart.
+    """
+    sums = [*accumulate((link.nbytes for link in links), initial=0)]
+    us, copy_us = _remembered(stream.us, 0.0), _remembered(stream.copy_us, 0.0)
+    ends, firsts, idle = [0.0], [0], 0
+    for last, link in enumerate(links):
+        least = us(link.nbytes)
+        best, begin = max(ends[last], link.ready) + least, last
+        while idle < last - 1 and ends[idle + 1] <= link.ready:
+            idle += 1
+        for first in range(max(idle, link.reach), last):
+            start, nbytes = max(ends[first], link.ready), sums[last + 1] - sums[first]
+            if start + least >= best:
+                break
+            best, begin = min((best, begin), (start + us(nbytes) + copy_us(nbytes), first))
+        ends.append(best)
+        firsts.append(begin)
+    cuts = [len(links)]
+    while firsts[cuts[-1]]:
+        cuts.append(firsts[cuts[-1]])
+    return cuts[::-1]
 
 
 def _run(links: Sequence[Link], stream: Stream, cuts: Sequence[int]) -> list[Bucket]:
