@@ -41,7 +41,7 @@ _REPETITIONS = 7  # of each step, before and after a calibration
 # A rank keeps the memory that it has freed, as the allocators of accelerators do. Otherwise a step that keeps many
 # results takes new pages from the system for each, more or fewer of them depending on what was freed before, and its
 # communication takes longer by an amount that no machine file could tell.
-_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_MAX_": "0"}
+MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_MAX_": "0"}
 _LAYERS = 4
 _ROWS, _WIDTH = 256, 1024  # a layer multiplies 256x1024 by 1024x1024, a few milliseconds on one core
 _GRADIENT = 512  # the bucketed gradients are 512x512
@@ -182,9 +182,9 @@ def ready(program: Program) -> Callable[[], Any]:
     return lambda: module(*inputs)
 
 
-def calibrated() -> Machine:
+def calibrated(effort: Effort = _EFFORT) -> Machine:
     """The machine as it is now, by way of its file."""
-    text = calibrate(_EFFORT).text("here")
+    text = calibrate(effort).text("here")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "machine.toml"
         path.write_text(text)
@@ -221,7 +221,7 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=7, help="how often to calibrate and measure")
     arguments.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = arguments.parse_args()
-    os.environ.update(_MALLOC)  # the ranks inherit it
+    os.environ.update(MALLOC)  # the ranks inherit it
     found, *_ = local_ranks(rounds_of, RANKS, options.rounds, time_limit_s=120 + 120 * options.rounds)
     rows = overall(found)
     if options.json:

@@ -43,7 +43,7 @@ from weft.ir import (
 )
 from weft.ir.dims import call
 from weft.ir.specs import SCALARS, row_major
-from weft.ir.targets import STARTS, TARGETS, traits_of
+from weft.ir.targets import FUSED, STARTS, TARGETS, traits_of
 
 T = TypeVar("T")
 
@@ -695,9 +695,11 @@ def arbitrary_programs(draw: st.DrawFn) -> Program:
 
 
 def _arbitrary_op(draw: st.DrawFn, groups: Sequence[Group]) -> Op:
-    target, comm = draw(_targets | st.sampled_from(sorted(STARTS))), None
+    target, comm, inside = draw(_targets | st.sampled_from(sorted(STARTS))), None, None
     if target in STARTS:
         comm = Collective(STARTS[target], draw(st.sampled_from(groups)), draw(_reductions))
+    if target in FUSED:
+        inside = Collective(FUSED[target], draw(st.sampled_from(groups)), draw(_reductions))
     return Op(
         draw(_names),
         target,
@@ -708,6 +710,7 @@ def _arbitrary_op(draw: st.DrawFn, groups: Sequence[Group]) -> Op:
         comm,
         draw(_origins),
         tuple(draw(st.lists(_names, max_size=2))),
+        inside,
     )
 
 

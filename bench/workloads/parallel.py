@@ -31,7 +31,7 @@ def tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
     if model.config.kv_heads % mesh.size():
         raise ValueError(f"{model.config.kv_heads} key and value heads cannot be split over {mesh.size()} ranks")
     for layer in model.layers:
-        parallelize_module(layer, mesh, _layer_plan(), src_data_rank=None)
+        parallelize_module(layer, mesh, layer_plan(), src_data_rank=None)
     parallelize_module(model, mesh, _ends_plan(), src_data_rank=None)
 
 
@@ -43,7 +43,8 @@ def _ends_plan() -> dict[str, ParallelStyle]:
     }
 
 
-def _layer_plan() -> dict[str, ParallelStyle]:
+def layer_plan() -> dict[str, ParallelStyle]:
+    """How a layer of a Llama is split: it takes and gives this rank's part of the sequence."""
     return {
         "attention_norm": SequenceParallel(),
         "attention": PrepareModuleInput(input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)),

@@ -26,10 +26,13 @@ from weft.sim.units import size_text, time_text
 # Pipelines by name. "by_hand" has a bucket for each layer, which is prefetched one ahead. "safe" is predictable: the
 # collectives keep their order, memory does not grow, nothing is searched.
 PRESETS: Mapping[str, str] = {
-    "default": "dedupe,bucket_auto,schedule",
+    "default": "dedupe,bucket_auto,halve,micro_pipeline,schedule",
     "by_hand": 'bucket{only="layers.*", by_module=true},schedule{reorder_compute=false, rule=one_ahead}',
     "safe": "schedule{max_memory_increase_gb=0.0, keep_order=true, reorder_compute=false, rounds=1}",
 }
+
+# What these save is seen only when all passes after them are done: then it is compared with doing without.
+_IN_THE_END = frozenset(["halve", "micro_pipeline"])
 
 
 @dataclass(frozen=True)
@@ -97,24 +100,49 @@ def optimize(
         return _optimized(started, model, limit, _passes(passes), watch)
 
 
+@dataclass(frozen=True)
+class _Course:
+    """What some passes made of a step, and what they decided."""
+
+    after: Timeline
+    plans: tuple[Plan, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+
+    def then(self, other: _Course) -> _Course:
+        return _Course(other.after, self.plans + other.plans, self.remarks + other.remarks)
+
+
 def _optimized(
     started: Program, model: CostModel, limit: int | None, passes: Sequence[Pass], watch: Callable[[Stage], None]
 ) -> Optimized:
-    before = after = simulate(started, model)
-    plans: list[Plan] = []
-    remarks: list[Remark] = []
-    for one in passes:
-        result = pipeline.run(after.program, [one], cost=model, memory_limit=limit, watch=watch)
-        same = result.program.ops is after.program.ops
-        made = replace(after, program=result.program) if same else simulate(result.program, model)
-        why = _refusal(after, made, limit)
-        if why is None:
-            after = made
-            plans += [stage.plan for stage in result.stages]
-            remarks += result.remarks
-        else:
-            remarks.append(Remark(one.name, "", "refused", f"left out: {why}"))
-    return Optimized(before, after, tuple(plans), tuple(remarks))
+    before = simulate(started, model)
+    course = _pursued(_Course(before), model, limit, passes, watch)
+    return Optimized(before, course.after, course.plans, course.remarks)
+
+
+def _pursued(
+    course: _Course, model: CostModel, limit: int | None, passes: Sequence[Pass], watch: Callable[[Stage], None]
+) -> _Course:
+    """All passes, without those that do harm."""
+    for number, one in enumerate(passes):
+        before = course.after
+        result = pipeline.run(before.program, [one], cost=model, memory_limit=limit, watch=watch)
+        same = result.program.ops is before.program.ops
+        made = replace(before, program=result.program) if same else simulate(result.program, model)
+        done = _Course(made, tuple(stage.plan for stage in result.stages), result.remarks)
+        if not same and one.name in _IN_THE_END:
+            rest = passes[number + 1 :]
+            with_it = _pursued(done, model, limit, rest, watch)
+            without = _pursued(_Course(before), model, limit, rest, watch)
+            why = _refusal(without.after, with_it.after, limit)
+            return course.then(with_it if why is None else _left_out(one, why, without))
+        why = _refusal(before, made, limit)
+        course = course.then(done if why is None else _left_out(one, why, _Course(before)))
+    return course
+
+
+def _left_out(one: Pass, why: str, course: _Course) -> _Course:
+    return replace(course, remarks=(Remark(one.name, "", "refused", f"left out: {why}"), *course.remarks))
 
 
 def replay(program: Program, plan: str, cost: CostModel) -> Optimized:

@@ -55,7 +55,8 @@ def test_the_table_lists_weft_s_own_ops_and_operators_and_nothing_else() -> None
     assert own == sorted(
         """input get_attr getitem wait all_gather.start all_gather_out.start reduce_scatter.start
         reduce_scatter_out.start all_reduce.start all_reduce_.start all_to_all.start broadcast.start
-        broadcast_.start""".split()
+        broadcast_.start all_gather_matmul.fused all_gather_scaled_matmul.fused matmul_reduce_scatter.fused
+        scaled_matmul_reduce_scatter.fused""".split()
     )
 
 

@@ -241,6 +241,15 @@ def _rows() -> Mapping[str, Kernel]:
 
 KERNELS: Mapping[str, Kernel] = _rows()
 
+# Each element of the result comes from the elements at its place, and it does not matter which place that is.
+ELEMENTWISE = frozenset(
+    f"""
+    {_POINTWISE} aten._to_copy.default aten.contiguous.default aten.copy.default aten.masked_fill.Tensor
+    aten.elu_backward.default aten.leaky_relu_backward.default aten.softplus_backward.default aten.to.dtype
+    prims.convert_element_type.default prims.div.default prims.fma.default prims.mul.default
+    """.split()
+) - {"aten.rrelu.default"}
+
 # Which positional arguments give no element: they are overwritten, or only their shape counts.
 UNREAD: Mapping[str, tuple[int, ...]] = {
     "aten.copy.default": (0,),

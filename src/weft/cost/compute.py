@@ -17,6 +17,7 @@ from weft.cost.sizes import read_bytes, total
 from weft.ir.args import refs
 from weft.ir.program import Op
 from weft.ir.specs import DTYPES
+from weft.ir.targets import FUSED
 
 
 def op_us(device: Device, op: Op, inputs: Inputs) -> float:
@@ -32,7 +33,8 @@ def op_us(device: Device, op: Op, inputs: Inputs) -> float:
 
 def known(op: Op) -> bool:
     """Whether the time of an op is more than a guess from its bytes."""
-    return op.target in KERNELS or op.target in ESTIMATES or kernel(op, ()) is Kernel.FREE
+    priced = op.target in KERNELS or op.target in ESTIMATES or op.target in FUSED
+    return priced or kernel(op, ()) is Kernel.FREE
 
 
 def by_bytes(device: Device, op: Op, inputs: Inputs) -> float:

@@ -8,14 +8,14 @@ from functools import cached_property
 from math import log
 from pathlib import Path
 
-from weft.cost import compute, schema
+from weft.cost import compute, fused, schema
 from weft.cost.analytic import analytic_us, busy_us
 from weft.cost.curves import Curve, measured_us
 from weft.cost.matmul import Surface, flop_us
 from weft.cost.toml import Table, read
 from weft.cost.topology import Level, Placement, place
 from weft.errors import MachineError
-from weft.ir.program import Collective, Op
+from weft.ir.program import Collective, Group, Op
 from weft.ir.specs import DTYPES, TensorSpec
 
 _PRESETS = Path(__file__).with_name("machines")
@@ -92,8 +92,11 @@ class Machine:
         return max(self._surface_us(dtype, b, m, n, k), *bounds)
 
     def op_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float:
-        """How long a compute op takes; `inputs` are the specs of its tensor arguments, in order."""
-        return compute.op_us(self, op, inputs)
+        """How long a compute op takes; `inputs` are the specs of its tensor arguments, in order.
+
+        Raises CostError for a matmul with a collective inside it where the group has no symmetric memory.
+        """
+        return compute.op_us(self, op, inputs) if op.inside is None else fused.fused_us(self, op, inputs)
 
     def said_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float | None:
         """Nobody measured single ops that are fused: a machine knows their bytes only."""
@@ -127,6 +130,16 @@ class Machine:
             one.level.name: min(whole, busy_us(collective.kind, placement, one, total_bytes))
             for one in placement.crossings
         }
+
+    def is_symmetric(self, group: Group) -> bool:
+        """Whether the ranks of a group have symmetric memory, which ops with a collective inside them need."""
+        crossings = self._placed(group.ranks).crossings
+        return bool(crossings) and all(one.level.symmetric for one in crossings)
+
+    def peer_us(self, group: Group, nbytes: int) -> float:
+        """How long it takes to read so many bytes from the memory of another rank of a group."""
+        levels = [one.level for one in self._placed(group.ranks).crossings]
+        return max((level.latency_us + nbytes / level.bytes_per_us(1) for level in levels), default=0.0)
 
     def _inside_us(self, kind: str, placement: Placement, total_bytes: int) -> float:
         """What as many ranks need inside one node, as far as that was measured: across nodes it takes no less."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from weft.ir.program import Collective, Op
+from weft.ir.program import Collective, Group, Op
 from weft.ir.specs import TensorSpec
 
 
@@ -47,3 +47,11 @@ class HardwareModel(CostModel, Protocol):
 
         No more than `collective_us`. Collectives that are in flight together share each link that they both cross.
         """
+
+
+@runtime_checkable
+class SymmetricModel(CostModel, Protocol):
+    """A cost model that can price matmuls with a collective inside them."""
+
+    def is_symmetric(self, group: Group) -> bool:
+        """Whether the ranks of a group have symmetric memory, which such ops need."""

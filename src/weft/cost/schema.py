@@ -73,7 +73,7 @@ def levels(root: Table) -> tuple[Level, ...]:
         raise root.wrong("level", "is missing; a machine has at least one [[level]] of links")
     found: list[Level] = []
     for table in tables:
-        table.only("name", "ranks", "gb_per_s", "latency_us", "efficiency", "shared_by", "mesh")
+        table.only("name", "ranks", "gb_per_s", "latency_us", "efficiency", "shared_by", "mesh", "symmetric")
         found.append(_level(table, outermost=table is tables[-1]))
         _check_nesting(table, found)
     return tuple(found)
@@ -93,6 +93,7 @@ def _level(table: Table, outermost: bool) -> Level:
         efficiency=table.number("efficiency", high=1),
         shared_by=table.count("shared_by", default=1),
         mesh=mesh,
+        symmetric=table.flag("symmetric"),
     )
 
 

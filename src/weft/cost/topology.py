@@ -17,6 +17,7 @@ class Level:
     `gb_per_s` is one link's bandwidth each way, of which large messages see the fraction `efficiency`. `shared_by`
     ranks have one link together; since the siblings of a group run the same program, each gets its share and no more.
     In a `mesh` a link is a bundle with a part for every other rank of the domain; a group uses those of its members.
+    Where memory is `symmetric`, a kernel reads and writes that of the other ranks through such links.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Level:
     efficiency: float
     shared_by: int = 1
     mesh: bool = False
+    symmetric: bool = False
 
     def bytes_per_us(self, peers: int) -> float:
         """What one rank gets of its link when it talks to so many peers at once."""

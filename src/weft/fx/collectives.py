@@ -100,7 +100,7 @@ def read_collective(
 ) -> tuple[str, tuple[Arg, ...], dict[str, Arg], Collective]:
     """Target, arguments, keywords and Collective of a start."""
     target = _TARGETS[node.target]
-    given = _bound(node)
+    given = bound(node)
     args = tuple(read(given[name]) for name in _KEPT if name in given)
     kwargs = {"out": read(given["out"])} if "out" in given else {}
     group = groups.group(node, given["group_name"], given.get("group_size"))
@@ -129,7 +129,7 @@ def write_collective(op: Op, write: Callable[[Arg], Any]) -> tuple[Any, tuple[An
     return function, args, {"out": write(op.kwargs["out"])} if "out" in op.kwargs else {}
 
 
-def _bound(node: Node) -> dict[str, Any]:
+def bound(node: Node) -> dict[str, Any]:
     """The arguments of a node by the names in its operator's schema."""
     assert isinstance(node.target, OpOverload)
     names = [argument.name for argument in node.target._schema.arguments]

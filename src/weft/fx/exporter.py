@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch.utils._pytree import tree_map, tree_unflatten
 from weft.errors import GraphError
 from weft.fx.calls import CallTraits
 from weft.fx.collectives import WAIT, write_collective
+from weft.fx.fused import check_runnable, fused_value, product_of, write_fused
 from weft.fx.importer import Source
 from weft.fx.literals import ArgWriter
 from weft.fx.names import resolve
@@ -44,9 +46,18 @@ def to_fx(program: Program) -> GraphModule:
 
     Nodes that are still what they were keep all their metadata. New ones get that of their sources, and a `val` from
     running the operator on fake tensors. A program that was parsed needs no source: its operators are looked up.
-    The module's Python code is generated when it is first called or printed.
+    The module's Python code is generated when it is first called or printed. Raises GraphError if it can be told that
+    an op cannot run where the graph's tensors are.
     """
-    return lower(program)[0]
+    module, nodes = lower(program)
+    _check_runnable(program, nodes)
+    return module
+
+
+def _check_runnable(program: Program, nodes: Mapping[str, Node]) -> None:
+    for op in program.ops:
+        if op.inside is not None:
+            check_runnable(op, nodes[op.name])
 
 
 def lower(program: Program) -> tuple[GraphModule, dict[str, Node]]:
@@ -90,7 +101,8 @@ def relink(program: Program) -> Graph:
         with graph.inserting_before(place):
             source.output.args = (lowering.output(),)
         _settle(source.output, place)
-    kept = {*lowering.env.values(), *lowering.sizes.made, source.output}
+    _check_runnable(program, lowering.env)
+    kept = {*lowering.env.values(), *lowering.sizes.made, *lowering.products.values(), source.output}
     for node in reversed(list(graph.nodes)):
         if node not in kept:
             graph.erase_node(node)
@@ -112,13 +124,17 @@ class _Lowering:
     def __init__(self, graph: Graph, source: Source | None, program: Program) -> None:
         self.graph, self.source, self.program = graph, source, program
         self.env: dict[str, Node] = {}
+        self.products: dict[str, Node] = {}  # of ops that gather and multiply, the node that takes the products out
         self.sizes = Sizes(graph, program, self.env)
         self.write = ArgWriter(self.env.__getitem__, self.sizes.node, source.objects if source else {}).write
         self.fake_mode = _fake_mode(source, program)
+        self.ops = {op.name: op for op in program.ops}
         self.calls = CallTraits()
 
     def is_unchanged(self, op: Op) -> bool:
-        return self.source is not None and self.source.ops.get(op.name) is op
+        if self.source is None or self.source.ops.get(op.name) is not op:
+            return False
+        return product_of(op, self.source.ops) is None  # what it is taken out of is made anew
 
     def copy(self, op: Op) -> Node:
         assert self.source is not None
@@ -171,11 +187,25 @@ class _Lowering:
             return "get_attr", op.args[0], (), {}
         if op.comm is not None:
             return "call_function", *write_collective(op, self.write)
+        if op.inside is not None:
+            return "call_function", *write_fused(op, self.write)
+        if (taken := product_of(op, self.ops)) is not None:
+            return "call_function", operator.getitem, (self.product_list(taken[0]), taken[1]), {}
         args = tuple(self.write(arg) for arg in op.args)
         kwargs = {key: self.write(arg) for key, arg in op.kwargs.items()}
         if op.target in ("call_method", "call_module"):
             return op.target, args[0], args[1:], kwargs
         return "call_function", self.function(op), args, kwargs
+
+    def product_list(self, name: str) -> Node:
+        """The node that takes the list of products out of what an op gives back."""
+        if name not in self.products:
+            whole = self.env[name]
+            made = self.graph.create_node("call_function", operator.getitem, (whole, 1), name=f"{name}_products")
+            if "val" in whole.meta:
+                made.meta["val"] = whole.meta["val"][1]
+            self.products[name] = made
+        return self.products[name]
 
     def function(self, op: Op) -> Callable[..., Any]:
         if op.target == "wait":
@@ -229,8 +259,15 @@ class _Lowering:
             return _UNKNOWN
         if op.target == "getitem" and isinstance(whole := node.args[0], Node):
             return whole.meta["val"][node.args[1]]
+        if op.inside is not None:
+            with self.fake_mode:
+                return fused_value(op, lambda: self.called(op, node))
         if not op.is_start and not op.is_wait and self.calls.of(node).barrier:
             return _UNKNOWN  # it may do more than compute, and this is no time for that
+        return self.called(op, node)
+
+    def called(self, op: Op, node: Node) -> Any:
+        assert self.fake_mode is not None
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda arg: tree_map(self.adopted, arg.meta["val"]))
         assert callable(node.target)
         try:

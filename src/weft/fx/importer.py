@@ -16,6 +16,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from weft.errors import GraphError
 from weft.fx.calls import CallTraits, attribute
 from weft.fx.collectives import WAIT, GroupReader, Groups, is_collective, read_collective
+from weft.fx.fused import flat, is_fused, is_product_list, read_fused, unpacked
 from weft.fx.literals import ArgReader
 from weft.fx.names import target_of
 from weft.fx.places import module_path, place_in
@@ -73,7 +74,7 @@ class _Importer:
         for node in self.graph.nodes:
             if node.op == "output":
                 output = node
-            else:
+            elif not is_product_list(node):
                 nodes[node.name] = node
                 ops[node.name] = self.op(node)
         outputs, returned = tree_flatten(output.args[0] if output is not None else ())
@@ -85,6 +86,10 @@ class _Importer:
             return Op(node.name, "input", out=self.out(node), traits=PURE, origin=node.meta.get("weft_serves", ""))
         if node.op == "get_attr":
             return Op(node.name, "get_attr", (str(node.target),), out=self.out(node), traits=PURE)
+        if is_fused(node):
+            target, args, kwargs, inside = read_fused(node, self.groups, self.args.read)
+            out = self.specs.specs(flat(node.meta["val"] if "val" in node.meta else _value(node)))
+            return Op(node.name, target, args, kwargs, out, traits_of(target), None, self.origin(node), (), inside)
         target, args, kwargs, traits, comm = self.call(node)
         return Op(node.name, target, args, kwargs, self.out(node), traits, comm, self.origin(node))
 
@@ -92,7 +97,7 @@ class _Importer:
         if node.op == "call_function" and is_collective(node.target):
             target, args, kwargs, comm = read_collective(node, self.groups, self.args.read)
             return target, args, kwargs, traits_of(target), comm
-        args = tuple(map(self.args.read, node.args))
+        args = unpacked(node, self.args.read) or tuple(map(self.args.read, node.args))
         kwargs = {key: self.args.read(value) for key, value in node.kwargs.items()}
         if node.target is WAIT:
             return "wait", (*args, *kwargs.values()), {}, traits_of("wait"), None

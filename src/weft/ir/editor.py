@@ -87,6 +87,12 @@ class Editor:
         if use is not None:
             self._renamed[name] = use
 
+    def survivor(self, name: str) -> str:
+        """The op whose value is used where that of `name` was: another one if it was removed in favour of that."""
+        while name in self._renamed:
+            name = self._renamed[name]
+        return name
+
     def reorder(self, names: Iterable[str]) -> None:
         """Take a whole new order. It must name every op once."""
         order = list(names)
@@ -96,7 +102,7 @@ class Editor:
 
     def finish(self, stamp: str) -> Program:
         """The new Program, with `stamp` added to its history. Every value must still be defined before its use."""
-        names = {name: self._survivor(name) for name in self._renamed}
+        names = {name: self.survivor(name) for name in self._renamed}
         ops = tuple(_renamed(op, names) for op in self)
         defined: set[str] = set()
         for op in ops:
@@ -158,11 +164,6 @@ class Editor:
         behind = self._next[after]
         self._next[after], self._before[name] = name, after
         self._next[name], self._before[behind] = behind, name
-
-    def _survivor(self, name: str) -> str:
-        while name in self._renamed:
-            name = self._renamed[name]
-        return name
 
     def _undefined(self, op: Op, ref: Ref) -> str:
         if ref.name in self._ops:

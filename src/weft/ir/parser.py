@@ -12,7 +12,7 @@ from weft.ir.dims import Dim, Expr, call, symbol
 from weft.ir.lexer import Line, is_digits
 from weft.ir.program import Collective, Group, Op, Program
 from weft.ir.specs import DTYPES, SCALARS, ScalarSpec, Spec, TensorSpec
-from weft.ir.targets import STARTS, traits_of
+from weft.ir.targets import FUSED, STARTS, traits_of
 from weft.ir.traits import Traits
 
 T = TypeVar("T")
@@ -129,13 +129,15 @@ class _Parser:
         args: list[Arg] = []
         kwargs: dict[str, Arg] = {}
         self.listing(line, lambda line: self.argument(line, args, kwargs), end=")")
-        comm = self.collective(line, target)
+        said = self.collective(line, target)
         traits = self.traits(line) if line.accept("{") else traits_of(target)
         sources = self.listing(line, self.value, end="") if line.accept("from") else ()
-        return Op(name, target, tuple(args), kwargs, out, traits, comm, _origin(line), sources)
+        comm, inside = (said, None) if target in STARTS else (None, said)
+        return Op(name, target, tuple(args), kwargs, out, traits, comm, _origin(line), sources, inside)
 
     def collective(self, line: Line, target: str) -> Collective | None:
-        if target not in STARTS:
+        kind = STARTS.get(target) or FUSED.get(target)
+        if kind is None:
             return None
         reduce_op = "" if line.next == "over" else line.expect_kind("name", "'over' and a group, or a reduction")
         line.expect("over")
@@ -143,7 +145,7 @@ class _Parser:
         name = line.name("the name of a group")
         if name not in self.groups:
             raise line.error("a group that was declared at the top", at=at)
-        return Collective(STARTS[target], self.groups[name], reduce_op)
+        return Collective(kind, self.groups[name], reduce_op)
 
     def traits(self, line: Line) -> Traits:
         found: dict[str, Any] = {}

@@ -40,8 +40,8 @@ def print_op(op: Op) -> str:
     args = [_arg(arg) for arg in op.args] + [f"{_name(key)}={_arg(arg)}" for key, arg in op.kwargs.items()]
     target = op.target if _DOTTED.fullmatch(op.target) else json.dumps(op.target)
     line = f"{print_value(op.name)}: {_specs(op.out)} = {target}({', '.join(args)})"
-    if op.comm is not None:
-        line += _collective(op.comm)
+    if op.collective is not None:
+        line += _collective(op.collective)
     if op.traits != traits_of(op.target):
         line += f" {{{_traits(op.traits)}}}"
     if op.sources:

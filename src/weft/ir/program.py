@@ -44,6 +44,9 @@ class Op:
 
     `sources` names the ops of the first Program that this one stands for: the members of a bucket, the collective
     that a chunk was cut from. It is empty on ops that were there from the beginning.
+
+    A collective that an op carries out together with a matmul is `inside` it: such an op is synchronous. There is no
+    wait, and `comm` stays empty.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Op:
     comm: Collective | None = None
     origin: str = ""
     sources: tuple[str, ...] = ()
+    inside: Collective | None = None
     _refs: tuple[Ref, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +69,11 @@ class Op:
     @property
     def is_start(self) -> bool:
         return self.comm is not None
+
+    @property
+    def collective(self) -> Collective | None:
+        """What it communicates, if that is known: as a start, or inside it."""
+        return self.comm if self.comm is not None else self.inside
 
     @property
     def is_wait(self) -> bool:
@@ -130,9 +139,14 @@ class Program:
         return tuple(op for op in self.ops if op.is_start)
 
     @cached_property
+    def communicating(self) -> tuple[Op, ...]:
+        """The starts and the ops with a collective inside them, in order."""
+        return tuple(op for op in self.ops if op.collective is not None)
+
+    @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The groups that communicate, in order of first appearance."""
-        return tuple(dict.fromkeys(op.comm.group for op in self.ops if op.comm is not None))
+        return tuple(dict.fromkeys(found.group for op in self.ops if (found := op.collective) is not None))
 
     @cached_property
     def _facts(self) -> dict[object, Any]:

@@ -23,6 +23,15 @@ STARTS: Mapping[str, str] = {
     "broadcast_.start": "broadcast",
 }
 
+# Matmuls with a collective inside them: target -> kind. What they are given is what torch's operators of `symm_mem` are
+# given, without group and reduction. The first two give back what was gathered, then the products.
+FUSED: Mapping[str, str] = {
+    "all_gather_matmul.fused": "all_gather",
+    "all_gather_scaled_matmul.fused": "all_gather",
+    "matmul_reduce_scatter.fused": "reduce_scatter",
+    "scaled_matmul_reduce_scatter.fused": "reduce_scatter",
+}
+
 _OWN: Mapping[str, Traits] = {
     "input": PURE,
     "get_attr": PURE,
@@ -38,6 +47,7 @@ _OWN: Mapping[str, Traits] = {
     "all_to_all.start": Traits(communicates=True),
     "broadcast.start": Traits(communicates=True),
     "broadcast_.start": Traits(communicates=True, views=(0,), mutates=(0,)),
+    **dict.fromkeys(FUSED, Traits(communicates=True, matmul=True)),
 }
 
 _VIEWS = """

@@ -9,8 +9,10 @@ from weft.passes.bucket import BucketPass
 from weft.passes.bucket_auto import BucketAuto
 from weft.passes.ddp_fuse import DdpFuse
 from weft.passes.dedupe import Dedupe
+from weft.passes.halve import Halve
 from weft.passes.hoist_starts import HoistStarts
 from weft.passes.merge_sums import MergeSums
+from weft.passes.micro_pipeline import MicroPipeline
 from weft.passes.options import make_pass, parse_pipeline, pass_text
 from weft.passes.schedule import SchedulePass
 from weft.passes.sink_waits import SinkWaits
@@ -25,5 +27,7 @@ PASSES: Mapping[str, type[Pass]] = {
     Dedupe.name: Dedupe,
     DdpFuse.name: DdpFuse,
     MergeSums.name: MergeSums,
+    Halve.name: Halve,
+    MicroPipeline.name: MicroPipeline,
     SchedulePass.name: SchedulePass,
 }

@@ -15,15 +15,21 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 from weft.errors import WeftError
 
 
-def local_ranks(function: Callable[..., Any], world_size: int, *args: Any, time_limit_s: float = 120) -> list[Any]:
+def local_ranks(
+    function: Callable[..., Any],
+    world_size: int,
+    *args: Any,
+    time_limit_s: float = 120,
+    before: Callable[[int], None] | None = None,
+) -> list[Any]:
     """Call `function(rank, *args)` in `world_size` new processes joined by Gloo, and return what each returned.
 
-    The function must be importable, and its arguments and results are pickled. Raises WeftError if a rank fails or the
-    time is up; no process outlives the call.
+    The function must be importable, and its arguments and results are pickled. `before(rank)` is called in each process
+    before it joins the others. Raises WeftError if a rank fails or the time is up; no process outlives the call.
     """
     with tempfile.TemporaryDirectory() as scratch:
         context = start_processes(  # type: ignore[no-untyped-call]
-            _rank, (world_size, scratch, function, args), nprocs=world_size, join=False, start_method="spawn"
+            _rank, (world_size, scratch, function, args, before), nprocs=world_size, join=False, start_method="spawn"
         )
         deadline = monotonic() + time_limit_s
         try:
@@ -39,8 +45,17 @@ def local_ranks(function: Callable[..., Any], world_size: int, *args: Any, time_
         return [torch.load(path, weights_only=False) for path in paths]  # written by our own processes just now
 
 
-def _rank(rank: int, world_size: int, scratch: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _rank(
+    rank: int,
+    world_size: int,
+    scratch: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    before: Callable[[int], None] | None,
+) -> None:
     torch.set_num_threads(1)
+    if before is not None:
+        before(rank)
     store = dist.FileStore(f"{scratch}/store", world_size)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     result = function(rank, *args)

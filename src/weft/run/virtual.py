@@ -18,8 +18,10 @@ from torch.fx import Node, map_arg
 
 from weft.analysis.pairs import pairs
 from weft.errors import GraphError
+from weft.fx.collectives import bound
 from weft.fx.exporter import lower
 from weft.ir.program import Group, Op, Program
+from weft.run.fused import run_fused
 
 _REDUCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
     {
@@ -80,6 +82,8 @@ class _World:
                 results = [next(inputs) for inputs in given]
             elif op is not None and op.comm is not None:
                 results = self.start(op, node)
+            elif op is not None and op.inside is not None:
+                results = self.fused(op, node)
             else:
                 if op is not None and op.name in self.starts:
                     self.land(self.flights[self.starts[op.name]])
@@ -98,6 +102,16 @@ class _World:
         if not callable(node.target):
             raise GraphError(f"%{node.name}: a {node.op} cannot be run on virtual ranks")
         return node.target(*args, **kwargs)
+
+    def fused(self, op: Op, node: Node) -> list[Any]:
+        """A matmul with a collective inside it, on all ranks."""
+        assert op.inside is not None
+        given = [self.argument(rank, bound(node)) for rank in self.ranks]
+        peers = [peers_of(op.inside.group, rank, len(self.ranks)) for rank in self.ranks]
+        return [
+            run_fused(op, [given[peer] for peer in peers[rank]], peers[rank].index(rank), _reduced)
+            for rank in self.ranks
+        ]
 
     def argument(self, rank: int, arg: Any) -> Any:
         return map_arg(arg, self.values[rank].__getitem__)

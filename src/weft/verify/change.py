@@ -35,8 +35,9 @@ class Change:
 
     @cached_property
     def starts(self) -> dict[str, tuple[str, ...]]:
-        """For each start of `after`, the starts of `before` that it stands for."""
-        known = self.before
+        """For each collective of `after`, those of `before` that it stands for. It may be inside a matmul."""
+        known, origins = self.before, self.heirs.origins
         return {
-            op.name: tuple(name for name in self.heirs.origins(op) if known[name].is_start) for op in self.after.starts
+            op.name: tuple(name for name in origins(op) if known[name].collective is not None)
+            for op in self.after.communicating
         }

@@ -48,7 +48,8 @@ def arguments_kept(change: Change) -> Iterator[tuple[str, str]]:
             continue
         old = before.ops[place]
         if op.sources == old.sources and not _does_the_same(old, op, heirs):
-            ranks = "" if old.comm is None or old.comm == op.comm else f" (ranks {list(old.comm.group.ranks)})"
+            said = old.collective
+            ranks = "" if said is None or said == op.collective else f" (ranks {list(said.group.ranks)})"
             yield op.name, f"%{op.name} was another op before: {short(old)}{ranks}"
 
 
@@ -77,7 +78,9 @@ def _drawn_alike(change: Change) -> Iterator[tuple[str, str]]:
 
 
 def _does_the_same(old: Op, new: Op, heirs: Heirs) -> bool:
-    if (old.target, old.traits, old.comm, tuple(old.kwargs)) != (new.target, new.traits, new.comm, tuple(new.kwargs)):
+    if (old.target, old.traits, tuple(old.kwargs)) != (new.target, new.traits, tuple(new.kwargs)):
+        return False
+    if (old.comm, old.inside) != (new.comm, new.inside):
         return False
     if list(map(_type, old.out)) != list(map(_type, new.out)):
         return False

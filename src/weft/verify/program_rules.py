@@ -9,7 +9,7 @@ from weft.analysis.pairs import pairs
 from weft.analysis.storages import storages
 from weft.ir.args import refs
 from weft.ir.program import Op, Program
-from weft.ir.targets import STARTS
+from weft.ir.targets import FUSED, STARTS
 from weft.ir.text import counted
 
 _REDUCING = ("reduce_scatter", "all_reduce")
@@ -93,25 +93,37 @@ def _close(first: str, open_ops: list[str], circle: dict[str, int]) -> None:
 
 
 def collectives_complete(program: Program) -> Iterator[tuple[str, str]]:
-    """A start says what it communicates, one group name means one group, and what else communicates is a barrier."""
+    """A start says what it communicates, one group name means one group, and what else communicates is a barrier.
+
+    So does an op with a collective inside it, which is no barrier, either.
+    """
     known: dict[str, tuple[int, ...]] = {}
     for op in program.ops:
-        kind = STARTS.get(op.target)
-        if op.comm is None:
-            if kind is not None:
-                yield op.name, f"%{op.name} is a start and does not say over which group"
-            elif op.traits.communicates and not op.traits.barrier:
-                yield op.name, f"%{op.name} ({op.target}) communicates, and is neither a start nor a barrier"
+        comm = op.comm if op.target not in FUSED else op.inside
+        if comm is None or op.collective != comm:
+            yield from _says_nothing(op)
             continue
-        group = op.comm.group
-        if op.comm.kind != kind:
-            yield op.name, f"%{op.name} is said to be {op.comm.kind}, and its target {op.target} is not that"
-        if (op.comm.kind in _REDUCING) != bool(op.comm.reduce_op):
-            yield op.name, f"%{op.name} ({op.comm.kind}) " + _reduction_fault(op.comm.reduce_op)
+        group, kind = comm.group, STARTS.get(op.target) or FUSED.get(op.target)
+        if comm.kind != kind:
+            yield op.name, f"%{op.name} is said to be {comm.kind}, and its target {op.target} is not that"
+        if (comm.kind in _REDUCING) != bool(comm.reduce_op):
+            yield op.name, f"%{op.name} ({comm.kind}) " + _reduction_fault(comm.reduce_op)
         if known.setdefault(group.name, group.ranks) != group.ranks:
             yield op.name, f"%{op.name} uses a group {group.name} of other ranks than the ops before it"
         if not group.ranks or len(set(group.ranks)) != group.size:
             yield op.name, f"%{op.name} uses the group {group.name}, which is empty or names a rank twice"
+
+
+def _says_nothing(op: Op) -> Iterator[tuple[str, str]]:
+    """What is wrong with an op that does not say what it communicates, or says it in the wrong place."""
+    if op.target in STARTS:
+        yield op.name, f"%{op.name} is a start and does not say over which group"
+    elif op.target in FUSED:
+        yield op.name, f"%{op.name} ({op.target}) does not say over which group it communicates"
+    elif op.inside is not None:
+        yield op.name, f"%{op.name} ({op.target}) is said to communicate inside, and is no matmul that does"
+    elif op.traits.communicates and not op.traits.barrier:
+        yield op.name, f"%{op.name} ({op.target}) communicates, and is neither a start nor a barrier"
 
 
 def _reduction_fault(reduce_op: str) -> str:

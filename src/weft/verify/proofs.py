@@ -37,9 +37,10 @@ class Proofs:
         Nobody may write to any of these values, and those that were returned apart may not become one.
         """
         had, has = self._terms
+        new_ones = list(now)
         known, knows = storages(self.before), storages(self.after)
         old = frozenset[int]().union(*(known.of_value(op.name) for op in was))
-        new = frozenset[int]().union(*(knows.of_value(op.name) for op in now))
+        new = frozenset[int]().union(*(knows.of_value(op.name) for op in new_ones))
         was_there, is_there = self._claims
         claims = [claim for storage in old for claim in was_there.get(storage, ())]
         claims += [claim for storage in new for claim in is_there.get(storage, ())]
@@ -48,7 +49,8 @@ class Proofs:
             return False
         if not new.isdisjoint(self._returned_as_one):
             return False
-        wanted = {op.name: has.of.get(op.name) for op in now}
+        sent_on = {has.sent.get(op.name) for op in new_ones}  # the first half of an all-reduce is what the second sends
+        wanted = {op.name: has.of.get(op.name) for op in new_ones if has.of.get(op.name) not in sent_on}
         if not all(term in self._values[0] for term in wanted.values()):
             return False
         if len(wanted) > len({had.of.get(op.name) for op in was}):  # nothing is done twice

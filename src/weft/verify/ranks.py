@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 
 from weft.analysis.pairs import pairs
-from weft.analysis.traffic import total_bytes
+from weft.analysis.traffic import inside_bytes, total_bytes
 from weft.errors import VerifyError
 from weft.ir.program import Op, Program
 
@@ -29,7 +29,8 @@ def _strangers(programs: Mapping[int, Program]) -> Iterator[str]:
     for rank, program in programs.items():
         for ranks, ops in _by_group(program).items():
             if rank not in ranks:
-                yield f"group_order: rank {rank} issues {_show(ops[0])} among ranks {list(ranks)}, and is none of them"
+                what = f"rank {rank} issues {_show(ops[0], program)} among ranks {list(ranks)}"
+                yield f"group_order: {what}, and is none of them"
 
 
 def _disagreements(programs: Mapping[int, Program]) -> Iterator[str]:
@@ -39,40 +40,47 @@ def _disagreements(programs: Mapping[int, Program]) -> Iterator[str]:
         for other in others:
             pair = zip_longest(issued[first].get(ranks, []), issued[other].get(ranks, []))
             for number, (one, two) in enumerate(pair):
-                if _signature(one) != _signature(two):
-                    what = f"rank {first} issues {_show(one)} and rank {other} issues {_show(two)}"
+                here, there = programs[first], programs[other]
+                if _signature(one, here) != _signature(two, there):
+                    what = f"rank {first} issues {_show(one, here)} and rank {other} issues {_show(two, there)}"
                     yield f"group_order: collective {number} among ranks {list(ranks)}: {what}"
                     break
 
 
 def _by_group(program: Program) -> dict[_Ranks, list[Op]]:
     found: dict[_Ranks, list[Op]] = {}
-    for op in program.starts:
-        if op.comm is not None:
-            found.setdefault(op.comm.group.ranks, []).append(op)
+    for op in program.communicating:
+        if op.collective is not None:
+            found.setdefault(op.collective.group.ranks, []).append(op)
     return found
 
 
-def _signature(op: Op | None) -> tuple[object, ...] | None:
+def _signature(op: Op | None, program: Program) -> tuple[object, ...] | None:
     """What ranks must agree on."""
-    if op is None or op.comm is None:
+    if op is None or op.collective is None:
         return None
-    size = total_bytes(op) if op.comm.kind in _EVEN else None
-    return op.comm.kind, size, _manner(op)
+    size = _bytes(op, program) if op.collective.kind in _EVEN else None
+    return op.collective.kind, size, _manner(op), op.inside is not None
+
+
+def _bytes(op: Op, program: Program) -> int:
+    return total_bytes(op) if op.inside is None else inside_bytes(program, op)
 
 
 def _manner(op: Op) -> str:
     """How a collective goes about it, besides its kind and size."""
-    assert op.comm is not None
-    words = [*dict.fromkeys(spec.dtype for spec in op.out), op.comm.reduce_op]
-    words += [f"from rank {op.argument(1)}"] if op.comm.kind == "broadcast" else []
+    comm = op.collective
+    assert comm is not None
+    words = [*dict.fromkeys(spec.dtype for spec in op.out), comm.reduce_op]
+    words += [f"from rank {op.argument(1)}"] if comm.kind == "broadcast" else []
     return ", ".join(filter(None, words))
 
 
-def _show(op: Op | None) -> str:
-    if op is None or op.comm is None:
+def _show(op: Op | None, program: Program) -> str:
+    if op is None or op.collective is None:
         return "nothing more"
-    return f"{op.comm.kind} %{op.name} of {total_bytes(op)} bytes ({_manner(op)})"
+    within = " inside a matmul" if op.inside is not None else ""
+    return f"{op.collective.kind} %{op.name} of {_bytes(op, program)} bytes ({_manner(op)}){within}"
 
 
 def _stuck(programs: Mapping[int, Program]) -> list[str]:
@@ -86,9 +94,11 @@ def _stuck(programs: Mapping[int, Program]) -> list[str]:
         for rank, program in programs.items():
             while at[rank] < len(program):
                 op = program.ops[at[rank]]
-                if op.is_start:
+                if op.collective is not None:
                     started.setdefault(numbers[rank][op.name], set()).add(rank)
-                elif op.name in numbers[rank] and _missing(numbers[rank][op.name], started, programs):
+                # An op with a collective inside is its own wait.
+                waits = not op.is_start and op.name in numbers[rank]
+                if waits and _missing(numbers[rank][op.name], started, programs):
                     break
                 at[rank] += 1
                 moved = True
@@ -105,7 +115,7 @@ def _numbers(program: Program) -> dict[str, tuple[_Ranks, int]]:
     found: dict[str, tuple[_Ranks, int]] = {}
     for ranks, ops in _by_group(program).items():
         for number, op in enumerate(ops):
-            for name in (op.name, *pairs(program).waits[op.name]):
+            for name in (op.name, *pairs(program).waits.get(op.name, ())):
                 found[name] = ranks, number
     return found
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from weft.analysis.fused import fused_results
+from weft.analysis.kernels import input_specs
 from weft.analysis.reordering import reordering
 from weft.ir.args import Arg, Dtype, Ref
 from weft.ir.dims import Dim, hint, product
 from weft.ir.program import Op, Program
 from weft.ir.specs import Spec, TensorSpec
+from weft.ir.targets import FUSED
 from weft.ir.text import counted, print_spec
 
 Tensors = list[TensorSpec]
@@ -31,7 +34,7 @@ def _misshapen(program: Program) -> list[tuple[str, str]]:
 
 def _find_misshapen(program: Program) -> Iterator[tuple[str, str]]:
     for op in program.ops:
-        if op.target not in _TABLE and op.target != "getitem":
+        if op.target not in _TABLE and op.target != "getitem" and not _is_fused(op):
             continue
         for expected, found in _results(op, program):
             if isinstance(expected, str):
@@ -44,6 +47,9 @@ def _find_misshapen(program: Program) -> Iterator[tuple[str, str]]:
 def _results(op: Op, program: Program) -> Iterator[tuple[Expected, Spec]]:
     if op.target == "getitem":
         yield from _getitem(op, program)
+        return
+    if _is_fused(op):
+        yield from _fused(op, program)
         return
     rule = _TABLE[op.target]
     coalesced = op.args[0] if op.comm is not None and op.args and isinstance(op.args[0], tuple) else None
@@ -82,6 +88,24 @@ def _getitem(op: Op, program: Program) -> Iterator[tuple[Expected, Spec]]:
                 yield f"%{name} has {len(results)} results, so there is no number {index}", found
             elif isinstance(result := results[index], TensorSpec):
                 yield result, found
+
+
+def _is_fused(op: Op) -> bool:
+    return op.inside is not None and op.target in FUSED
+
+
+def _fused(op: Op, program: Program) -> Iterator[tuple[Expected, Spec]]:
+    expected, nothing = fused_results(op, input_specs(program, op)), TensorSpec((), "bool")
+    if isinstance(expected, str):
+        yield expected, nothing
+    elif len(expected) != len(op.out):
+        yield f"makes {counted(len(expected), 'result')}, and says {len(op.out)}", nothing
+    else:
+        for one, found in zip(expected, op.out, strict=True):
+            if isinstance(one, TensorSpec):
+                yield one, found
+            elif one != found:
+                yield f"gives nothing back for what is gathered, and says {print_spec(found)}", found
 
 
 def _agree(expected: TensorSpec, found: Spec) -> bool:

@@ -66,19 +66,21 @@ class Sights:
     """Of one Program:
 
     - `seen`: what ops see that read memory that is written, and starts; and the CALLER after the last of them
+    - `sent`: of each collective, what it sees of what it sends, or of what the product is made from that it sends
     - `last`: for an op of `before` and a place: the last op that writes there in its stead
     - `written`: for each op that writes to places: how many bytes to which
     - `layout`: where each value is
     """
 
     seen: Mapping[str, Sight]
+    sent: Mapping[str, Sight]
     last: Mapping[tuple[str, int], str]
     written: Mapping[str, Mapping[int, int]]
     layout: Layout
 
-    def places_seen(self, names: Iterable[str]) -> frozenset[int]:
-        """The places that any of these starts reads."""
-        return frozenset(place for name in names for place, _ in self.seen.get(name, ()))
+    def places_sent(self, names: Iterable[str]) -> frozenset[int]:
+        """The places that any of these collectives sends."""
+        return frozenset(place for name in names for place, _ in self.sent.get(name, ()))
 
 
 def sights(before: Program, after: Program, heirs: Heirs) -> tuple[Sights, Sights]:
@@ -175,7 +177,8 @@ class _Walk:
 
     def run(self) -> Sights:
         seen: dict[str, Sight] = {}
-        touching = [op for op in self._program.ops if op.comm is not None or self._touches(op)]
+        sent: dict[str, Sight] = {}
+        touching = [op for op in self._program.ops if op.collective is not None or self._touches(op)]
         unseen = self._unseen(touching)
         for op in touching:
             if op.traits.is_view or op.name in unseen:
@@ -183,10 +186,13 @@ class _Walk:
             # What a start is to write to (`out`) it does not read.
             read = op.refs() if op.comm is None else [ref for arg in op.args for ref in refs(arg)]
             seen[op.name] = self._look(ref.name for ref in read)
+            if op.collective is not None:
+                gathers = op.inside is not None and op.inside.kind == "all_gather"
+                sent[op.name] = self._look(ref.name for ref in refs(op.args[0])) if gathers else seen[op.name]
             self._fill(op.name, seen[op.name])
             self._write(op, seen[op.name])
         seen[CALLER] = self._look(name for name in _kept(self._program) if name in self._loud)
-        return Sights(seen, self._last, self._sizes, self._layout)
+        return Sights(seen, sent, self._last, self._sizes, self._layout)
 
     def _touches(self, op: Op) -> bool:
         loud = self._loud

@@ -1,0 +1,346 @@
+"""The chunks of a region: what each op is given for one, and how whole values are taken apart and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from weft.analysis.axes import Axis
+from weft.analysis.storages import storages
+from weft.ir.args import Arg, Ref, map_leaves, refs
+from weft.ir.dims import Dim
+from weft.ir.editor import Editor
+from weft.ir.program import Op, Program
+from weft.ir.specs import Spec, TensorSpec, row_major
+from weft.ir.targets import traits_of
+from weft.passes.region import ANEW, SUMS, Region
+
+Key = tuple[int, ...]
+_Making = tuple[
+    str, tuple[Arg, ...], tuple[Dim, ...]
+]  # a target, what it is given besides, and the shape of its result
+
+_SHAPED = frozenset("aten.view.default aten.reshape.default aten._unsafe_view.default aten.expand.default".split())
+_VIEWS = frozenset("aten.view.default aten._unsafe_view.default".split())
+
+
+@dataclass
+class Site:
+    """What all regions of a Program share while they are cut.
+
+    - `keys`: of every op, what the order of the new Program goes by
+    - `heirs`: of ops that are cut, the ops that do it, and for which chunk
+    - `done`: the result of an op for a chunk
+    - `parts`: of values from outside, what takes them apart
+    """
+
+    program: Program
+    regions: Sequence[Region]
+    editor: Editor
+    keys: dict[str, Key]
+    heirs: dict[str, dict[str, int]] = field(default_factory=dict)
+    done: dict[tuple[str, int], Ref] = field(default_factory=dict)
+    parts: dict[tuple[str, Axis, int, int, int], tuple[Ref, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def region(self) -> Mapping[str, Region]:
+        """The region of each op that is cut."""
+        return {name: region for region in self.regions for name in region.axes}
+
+    @cached_property
+    def _user(self) -> Mapping[str, Region]:
+        """The region of each op that takes chunks."""
+        return {name: region for region in self.regions for name in (*region.axes, *region.sums)}
+
+    def is_steady(self, name: str) -> bool:
+        """Whether nobody ever writes to the memory of a value, so that a part of it can be taken at any time."""
+        return self._written.isdisjoint(storages(self.program).of_value(name))
+
+    @cached_property
+    def _written(self) -> frozenset[int]:
+        mutated = [op.argument(key) for op in self.program.ops for key in op.traits.mutates if not op.is_start]
+        return storages(self.program).of_args(mutated)
+
+    def is_there(self, name: str, axis: Axis, for_region: Region) -> bool:
+        """Whether the chunks that a region wants of a value are made as such."""
+        region = self.region.get(name)
+        if region is None or region.axes[name] != axis:
+            return False
+        return (region.size, region.chunks) == (for_region.size, for_region.chunks)
+
+    @cached_property
+    def wanted(self) -> tuple[set[str], set[str]]:
+        """The ops that others need as a whole: those whose chunks are put together, and the views that are kept, as
+        they are for nothing once what they look at is whole."""
+        program, inside = self.program, self.region
+        todo = [ref.name for output in program.outputs for ref in refs(output) if ref.name in inside]
+        for op in program.ops:
+            known = [ref.name for ref in op.refs() if ref.name in inside]
+            todo += [name for name in known if op.name not in self._user or not self._fits(name, op)]
+        joined, kept = set[str](), set[str]()
+        while todo:
+            op = program[todo.pop()]
+            looks_at = [ref.name for ref in op.refs() if ref.name in inside]
+            if op.traits.is_view and not op.is_wait and looks_at and not op.traits.mutates:
+                if op.name not in kept:
+                    kept.add(op.name)
+                    todo += looks_at
+            else:
+                joined.add(op.name)
+        return joined, kept
+
+    def _fits(self, name: str, op: Op) -> bool:
+        """Whether an op of a region takes the chunks of a value as they are."""
+        region = self._user[op.name]
+        axis = region.given(op).get(name)
+        return axis is not None and self.is_there(name, axis, region)
+
+
+class Chunks:
+    """Makes the chunks of one region."""
+
+    def __init__(self, site: Site, region: Region) -> None:
+        self._site, self._region = site, region
+        self._program, self._editor, self._done = site.program, site.editor, site.done
+        self._first = site.program.index[next(iter(region.axes))]
+
+    def run(self) -> None:
+        for chunk in range(self._region.chunks):
+            for name in self._region.axes:
+                self._do(self._program[name], chunk)
+
+    def add_up(self) -> None:
+        """The sums over rows, chunk by chunk."""
+        for name in self._region.sums:
+            op, total = self._program[name], None
+            for chunk in range(self._region.chunks):
+                total = self._add_to(total, op, chunk)
+            assert total is not None, "a region has chunks"
+            self._editor.remove(name, use=total.name)
+
+    def _add_to(self, total: Ref | None, op: Op, chunk: int) -> Ref:
+        stage = max(self._region.stages.get(ref.name, 0) for ref in op.refs())
+        wave = (self._first, stage + chunk + 1, stage, chunk)
+        names, made = self._chunks(op, chunk, wave)
+        args = tuple(_renamed(arg, names) for arg in op.args)
+        target = op.target if total is None else SUMS[op.target]
+        last = chunk == self._region.chunks - 1
+        new = replace(
+            op,
+            name=f"{op.name}_c{chunk}",
+            target=target,
+            args=args if total is None else (total, *args),
+            traits=traits_of(target),
+            sources=(op.name,) if last else (),
+        )
+        done = self._add(new, wave)
+        self._site.heirs.setdefault(op.name, {}).update(dict.fromkeys([*made, done.name], chunk))
+        return done
+
+    def _do(self, op: Op, chunk: int) -> None:
+        """One op for one chunk."""
+        region, axis = self._region, self._region.axes[op.name]
+        if op.target == "aten.slice.Tensor" and self._trims(op, axis):
+            self._done[op.name, chunk] = self._done[op.refs()[0].name, chunk]
+            return
+        wave = (self._first, region.stages[op.name] + chunk, region.stages[op.name], chunk)
+        if op.name in region.moved:
+            value, shape = self._done[region.moved[op.name], chunk], self._shape(self._specs(op)[0], axis)
+            target = "aten.view.default" if self._of(value).strides is None else "aten.reshape.default"
+            self._done[op.name, chunk] = self._new(f"{op.name}_c{chunk}", target, (value, shape), shape, wave, None, op)
+            return
+        names, made = self._chunks(op, chunk, wave)
+        if op.is_start:
+            names = {name: self._packed(ref, wave, made) for name, ref in names.items()}
+        args = tuple(_renamed(arg, names) for arg in self._literals(op, axis, chunk))
+        kwargs = {key: _renamed(arg, names) for key, arg in op.kwargs.items()}
+        out = tuple(self._spec(spec, axis) for spec in op.out)
+        of = () if op.name in region.overwritten else (op.name,)
+        new = replace(op, name=f"{op.name}_c{chunk}", args=args, kwargs=kwargs, out=out, sources=of)
+        target = ANEW.get(op.target, op.target)
+        if op.target in _VIEWS and self._lies_apart(op, names):
+            target = "aten.reshape.default"
+        if target != op.target:
+            new = replace(new, target=target, traits=traits_of(target))
+        done = self._add(new, wave)
+        self._done[op.name, chunk] = done
+        self._site.heirs.setdefault(op.name, {}).update(dict.fromkeys([*made, done.name], chunk))
+
+    def _chunks(self, op: Op, chunk: int, wave: Key) -> tuple[dict[str, Ref], list[str]]:
+        """What an op is given for a chunk, and the ops that were made for that."""
+        names: dict[str, Ref] = {}
+        made: list[str] = []
+        for name, where in self._region.given(op).items():
+            if self._site.is_there(name, where, self._region):
+                names[name] = self._done[name, chunk]
+            else:
+                parts = self._part(name, where, chunk, wave)
+                made += [part.name for part in parts] if not self._site.is_steady(name) else []
+                names[name] = parts[-1]
+        return names, made
+
+    def _trims(self, op: Op, axis: Axis) -> bool:
+        """Whether a slice takes off no more than padding, which chunks keep until they are put together."""
+        dim, rank = op.argument(1), len(op.out[0].shape)
+        return (dim if isinstance(dim, int) else 0) % rank == axis.dim
+
+    def _lies_apart(self, op: Op, names: Mapping[str, Ref]) -> bool:
+        """Whether what an op is given has gaps that the whole had not."""
+        return any(
+            self._of(ref).strides is not None and self._specs(self._program[name])[0].strides is None
+            for name, ref in names.items()
+        )
+
+    def _packed(self, value: Ref, wave: Key, made: list[str]) -> Ref:
+        """A value to be sent: it must lie in one piece."""
+        spec = self._of(value)
+        if spec.strides is None:
+            return value
+        made.append(self._new("packed", "aten.contiguous.default", (value,), spec.shape, wave).name)
+        return Ref(made[-1])
+
+    def _literals(self, op: Op, axis: Axis, chunk: int) -> tuple[Arg, ...]:
+        """The arguments of an op, with those that say sizes as they are for a chunk."""
+        first = op.args[0]
+        if op.target in _SHAPED:
+            return (first, self._shape(self._specs(op)[0], axis), *op.args[2:])
+        if op.target == "aten.split.Tensor":
+            dim = op.argument(2) or op.argument("dim") or 0
+            if isinstance(dim, int) and dim % len(op.out[0].shape) == axis.dim:
+                return (first, self._shape(self._specs(op)[0], axis)[axis.dim], *op.args[2:])
+        if op.target == "all_to_all.start" and axis.dim == 0:
+            return (first, *(_in_parts(arg, self._region.chunks) for arg in op.args[1:3]), *op.args[3:])
+        return op.args
+
+    # Values from outside, in parts
+
+    def _part(self, name: str, axis: Axis, chunk: int, wave: Key) -> tuple[Ref, ...]:
+        """The ops that take a chunk's part out of a value; the last one has it."""
+        owner = -1 if self._site.is_steady(name) else self._first
+        key, parts = (name, axis, self._region.chunks, chunk, owner), self._site.parts
+        if key not in parts:
+            parts[key] = tuple(self._take(name, axis, chunk, wave))
+        return parts[key]
+
+    def _take(self, name: str, axis: Axis, chunk: int, wave: Key) -> Iterable[Ref]:
+        spec = self._specs(self._program[name])[0]
+        strides = spec.strides if spec.strides is not None else row_major(spec.shape)
+        shape, dim, value = spec.shape, axis.dim, Ref(name)
+        rows = self._region.size // self._region.chunks * axis.inner
+        if axis.outer > 1:
+            all_rows = self._region.size * axis.inner
+            shape = (*shape[:dim], axis.outer, all_rows, *shape[dim + 1 :])
+            strides = (*strides[:dim], all_rows * strides[dim], *strides[dim:])
+            value = self._new("apart", "aten.view.default", (value, shape), shape, wave, strides)
+            dim += 1
+            yield value
+        shape = (*shape[:dim], rows, *shape[dim + 1 :])
+        bounds = (dim, chunk * rows, (chunk + 1) * rows)
+        value = self._new("part", "aten.slice.Tensor", (value, *bounds), shape, wave, strides)
+        yield value
+        if axis.outer > 1:
+            shape = (*shape[: dim - 1], axis.outer * rows, *shape[dim + 1 :])
+            yield self._new("part", "aten.reshape.default", (value, shape), shape, wave)
+
+    # Whole values, put together
+
+    def join(self, op: Op) -> Ref:
+        """The result of an op, from those of its chunks."""
+        region, axis = self._region, self._region.axes[op.name]
+        last = (self._first, region.stages[op.name] + region.chunks, region.stages[op.name], region.chunks)
+        values = [self._done[op.name, chunk] for chunk in range(region.chunks)]
+        spec, dim = self._specs(op)[0], axis.dim
+        shape = self._region.rows.full(spec, axis)
+        assert shape is not None, "a region has no symbolic sizes"
+        rows = region.size // region.chunks * axis.inner
+        if axis.outer > 1:
+            apart = (*shape[:dim], axis.outer, rows, *shape[dim + 1 :])
+            values = [self._new("apart", "aten.view.default", (value, apart), apart, last) for value in values]
+            dim += 1
+        whole = (*shape[: axis.dim], *((axis.outer,) if axis.outer > 1 else ()), region.size * axis.inner)
+        whole = (*whole, *shape[axis.dim + 1 :])
+        steps: list[_Making] = [("aten.cat.default", (tuple(values), dim), whole)]
+        if axis.outer > 1:
+            steps.append(("aten.view.default", (shape,), shape))
+        if axis.dropped:
+            steps.append(("aten.slice.Tensor", (axis.dim, 0, spec.shape[axis.dim]), spec.shape))
+        return self._in_steps(op, steps, last)
+
+    def _in_steps(self, op: Op, steps: Sequence[_Making], wave: Key) -> Ref:
+        """Ops one after the other, the last of which stands for the whole."""
+        value: Ref | None = None
+        for number, (target, args, shape) in enumerate(steps):
+            given = args if value is None else (value, *args)
+            strides = row_major(steps[number - 1][2]) if target == "aten.slice.Tensor" else None
+            value = self._new("whole", target, given, shape, wave, strides, op if number == len(steps) - 1 else None)
+        assert value is not None
+        return value
+
+    # New ops
+
+    def _new(
+        self,
+        name: str,
+        target: str,
+        args: tuple[Arg, ...],
+        shape: tuple[Dim, ...],
+        wave: Key,
+        strides: tuple[Dim, ...] | None = None,
+        of: Op | None = None,
+    ) -> Ref:
+        first = next(ref for arg in args for ref in refs(arg))
+        known = self._of(first)
+        spec = TensorSpec(shape, known.dtype, _plain(shape, strides), known.device)
+        origin, sources = (of.origin, (of.name,)) if of is not None else ("", ())
+        return self._add(Op(name, target, args, {}, (spec,), traits_of(target), None, origin, sources), wave)
+
+    def _add(self, op: Op, wave: Key) -> Ref:
+        ref = self._editor.insert_before(self._program.ops[0].name, op)  # the order is settled at the end
+        self._site.keys[ref.name] = (*wave, len(self._site.keys))
+        return ref
+
+    def _of(self, ref: Ref) -> TensorSpec:
+        return self._specs((self._program if ref.name in self._program else self._editor)[ref.name])[0]
+
+    @staticmethod
+    def _specs(op: Op) -> list[TensorSpec]:
+        return [spec for spec in op.out if isinstance(spec, TensorSpec)]
+
+    def _spec(self, spec: Spec, axis: Axis) -> Spec:
+        """What a result is for a chunk."""
+        assert isinstance(spec, TensorSpec)
+        shape = self._shape(spec, axis)
+        strides = None if spec.strides is None else _squeezed(spec.strides, spec.shape, shape, axis.dim)
+        return replace(spec, shape=shape, strides=_plain(shape, strides))
+
+    def _shape(self, spec: TensorSpec, axis: Axis) -> tuple[Dim, ...]:
+        rows = axis.outer * (self._region.size // self._region.chunks) * axis.inner
+        return (*spec.shape[: axis.dim], rows, *spec.shape[axis.dim + 1 :])
+
+
+def _renamed(arg: Arg, names: Mapping[str, Ref]) -> Arg:
+    return map_leaves(arg, lambda leaf: names.get(leaf.name, leaf) if isinstance(leaf, Ref) else leaf)
+
+
+def _in_parts(sizes: Arg, chunks: int) -> Arg:
+    """Numbers of rows, each divided among chunks."""
+    return map_leaves(sizes, lambda size: size // chunks if isinstance(size, int) else size)
+
+
+def _plain(shape: tuple[Dim, ...], strides: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
+    """None if it is laid out row by row; where there is one element only, the stride does not matter."""
+    if strides is None:
+        return None
+    usual = zip(shape, strides, row_major(shape), strict=True)
+    return None if all(size == 1 or one == other for size, one, other in usual) else strides
+
+
+def _squeezed(strides: tuple[Dim, ...], was: tuple[Dim, ...], now: tuple[Dim, ...], dim: int) -> tuple[Dim, ...]:
+    """The strides of a tensor without gaps, in the same order of dimensions, with fewer elements in one of them."""
+    own, whole, part = strides[dim], was[dim], now[dim]
+    if not (isinstance(own, int) and isinstance(whole, int) and isinstance(part, int)):
+        return strides
+    return tuple(
+        one // whole * part if isinstance(one, int) and one > own and one % whole == 0 else one for one in strides
+    )

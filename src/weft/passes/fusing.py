@@ -1,0 +1,215 @@
+"""Collectives inside matmuls: which all-gathers and reduce-scatters can be done there, and how.
+
+An all-gather and the matmuls that multiply what it gathers, row by row, become one op; what was gathered is given back
+for those who also use it otherwise. A matmul and the reduce-scatter of its result become one, too. Views, copies and
+slices that cut nothing away may stand between them, and so may the split and the concatenation by which a dimension
+other than the first is gathered or scattered.
+
+`find_fused` decides about one collective, `apply_fused` carries any number of such matches out. Whether it pays is for
+the caller to find out: a match has the op that would be made, with the specs of what it would be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from weft.analysis.fused import fused_results
+from weft.errors import PlanError
+from weft.ir.args import Arg, Ref
+from weft.ir.editor import Editor
+from weft.ir.program import Op, Program
+from weft.ir.specs import ScalarSpec, Spec, TensorSpec
+from weft.ir.targets import traits_of
+from weft.passes.factors import Factors, Matmul
+from weft.passes.gathering import Gathering, gathering
+from weft.passes.holders import unfit
+from weft.passes.scattering import Scattering, scattering
+
+_VIEW, _RESHAPE, _CONTIGUOUS, _T = (
+    "aten.view.default",
+    "aten.reshape.default",
+    "aten.contiguous.default",
+    "aten.t.default",
+)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A collective that can be inside a matmul.
+
+    - `op`: what would be made, without a name of its own; its left factor is called `left`, and is made by a view of
+      the value that the collective or the matmul is given now
+    - `inputs`: the specs of what it is given, as a cost model wants them
+    - `matmuls`, `dropped`: what it does instead, and what nobody needs any more then, the collective among them
+    """
+
+    start: str
+    op: Op
+    inputs: tuple[TensorSpec, ...]
+    matmuls: tuple[str, ...]
+    dropped: tuple[str, ...]
+    found: Gathering | Scattering
+
+
+def find_fused(program: Program, start: str) -> Match | str:
+    """How the collective that `start` begins can be inside a matmul, or why it cannot."""
+    why = unfit(program, program[start])
+    if why is not None:
+        return why
+    comm = program[start].comm
+    assert comm is not None, "a start communicates"
+    if comm.kind == "all_gather":
+        gathered = gathering(program, start)
+        return gathered if isinstance(gathered, str) else _gather_match(program, gathered)
+    scattered = scattering(program, start)
+    return scattered if isinstance(scattered, str) else _scatter_match(program, scattered)
+
+
+def _gather_match(program: Program, found: Gathering) -> Match | str:
+    factors = Factors.of(program, found.matmuls)
+    args = (Ref("left"), *factors.gather_args(found.dim))
+    kwargs: dict[str, Arg] = {} if found.whole_used or factors.scaled else {"return_A": False}
+    target = "all_gather_scaled_matmul.fused" if factors.scaled else "all_gather_matmul.fused"
+    return _match(program, found, found.matmuls, target, args, kwargs, factors)
+
+
+def _scatter_match(program: Program, found: Scattering) -> Match | str:
+    factors = Factors.of(program, (found.matmul,))
+    args = (Ref("left"), *factors.scatter_args(found.dim, found.whole))
+    target = "scaled_matmul_reduce_scatter.fused" if factors.scaled else "matmul_reduce_scatter.fused"
+    return _match(program, found, (found.matmul,), target, args, {}, factors)
+
+
+def _match(
+    program: Program,
+    found: Gathering | Scattering,
+    matmuls: Sequence[Matmul],
+    target: str,
+    args: tuple[Arg, ...],
+    kwargs: Mapping[str, Arg],
+    factors: Factors,
+) -> Match | str:
+    start = program[found.start]
+    # It sees what the matmuls saw that are its sources. A product that is scattered is nowhere any more.
+    stands_for = [one.name for one in matmuls] if isinstance(found, Gathering) else [found.wait]
+    sources = (start.name, *stands_for)
+    bare = Op("fused", target, args, kwargs, (), traits_of(target), None, start.origin, sources, start.comm)
+    inputs = (found.left, *factors.specs)
+    out = fused_results(bare, inputs)
+    if isinstance(out, str):
+        return f"the fused op {out}"
+    names = tuple(one.name for one in matmuls)
+    return Match(start.name, replace(bare, out=out), inputs, names, found.dropped, found)
+
+
+def apply_fused(program: Program, matches: Iterable[Match], stamp: str) -> Program:
+    """The program with these collectives inside matmuls. The matches must be the program's, and share no matmul."""
+    editor, seen = Editor(program), set[str]()
+    for match in sorted(matches, key=lambda one: program.index[one.start]):
+        touched = {match.start, *match.matmuls}
+        if touched & seen or any(name not in program for name in touched):
+            raise PlanError(f"%{match.start} has part in another change, or is not in this program")
+        seen |= touched
+        if isinstance(match.found, Gathering):
+            _gather(editor, program, match, match.found)
+        else:
+            _scatter(editor, program, match, match.found)
+    return editor.finish(stamp)
+
+
+def _gather(editor: Editor, program: Program, match: Match, found: Gathering) -> None:
+    for name in found.hoisted:
+        editor.move_before(name, found.wait)
+    made = _Maker(editor, program, found.wait)
+    fused = made.fused(match, found.sent)
+    for number, matmul in enumerate(found.matmuls, start=1):
+        product = made.part(fused, number, match.op.out[number], matmul.name)
+        editor.remove(matmul.name, use=made.shaped(product, program[matmul.name]))
+    if found.whole_used:
+        whole = made.part(fused, 0, match.op.out[0], found.whole)
+        editor.remove(found.whole, use=made.shaped(whole, program[found.whole]))
+    _drop(editor, program, found.dropped)
+
+
+def _scatter(editor: Editor, program: Program, match: Match, found: Scattering) -> None:
+    made = _Maker(editor, program, found.start)
+    fused = made.fused(match, found.matmul.left)
+    wait = program[found.wait]
+    if match.op.out == wait.out:
+        editor.remove(wait.name, use=fused)
+    else:
+        editor.remove(wait.name, use=made.shaped(fused, wait))
+    _drop(editor, program, found.dropped)
+
+
+def _drop(editor: Editor, program: Program, names: Sequence[str]) -> None:
+    for name in sorted(names, key=program.index.__getitem__, reverse=True):
+        editor.remove(name)
+
+
+class _Maker:
+    """Adds the ops of one match before an op."""
+
+    def __init__(self, editor: Editor, program: Program, anchor: str) -> None:
+        self._editor, self._program, self._anchor = editor, program, anchor
+        self._specs: dict[str, Spec] = {}
+
+    def fused(self, match: Match, left: str) -> str:
+        """The fused op and what it needs first: its left factor in the right shape, right ones transposed."""
+        given = self._viewed(left, match.inputs[0], match.op.origin)
+        factors = {"left": given}
+        for matmul in match.found.matmuls if isinstance(match.found, Gathering) else (match.found.matmul,):
+            if matmul.transposed:
+                factors[matmul.right] = self._transposed(matmul.right, match.op.origin)
+            if matmul.scale is not None and matmul.scale_shape is not None:
+                scale = TensorSpec(matmul.scale_shape, self._spec(matmul.scale).dtype)
+                factors[matmul.scale] = self._viewed(matmul.scale, scale, match.op.origin)
+        args = tuple(_with(arg, factors) for arg in match.op.args)
+        return self._add(replace(match.op, args=args))
+
+    def part(self, fused: str, number: int, spec: Spec, source: str) -> str:
+        """One of the results of a fused op, that stands for `source`."""
+        op = Op("part", "getitem", (Ref(fused), number), {}, (spec,), traits_of("getitem"))
+        return self._add(replace(op, origin=self._program[source].origin, sources=(source,)))
+
+    def shaped(self, value: str, like: Op) -> str:
+        """A value as another was, for which it stands: in its shape, and row by row."""
+        spec, wanted = self._spec(value), like.out[0]
+        assert isinstance(wanted, TensorSpec)
+        if spec == wanted:
+            return value
+        target = _CONTIGUOUS if spec.shape == wanted.shape else _RESHAPE if spec.strides is not None else _VIEW
+        args = (Ref(value),) if target == _CONTIGUOUS else (Ref(value), wanted.shape)
+        out = TensorSpec(wanted.shape, wanted.dtype)
+        return self._add(Op("shaped", target, args, {}, (out,), traits_of(target), None, like.origin, (like.name,)))
+
+    def _viewed(self, value: str, spec: TensorSpec, origin: str) -> str:
+        given = self._spec(value)
+        if given.shape == spec.shape:
+            return value
+        target = _VIEW if given.strides is None else _RESHAPE
+        return self._add(Op("left", target, (Ref(value), spec.shape), {}, (spec,), traits_of(target), None, origin))
+
+    def _transposed(self, value: str, origin: str) -> str:
+        spec = self._spec(value)
+        rows, columns = spec.shape
+        strides = (1, columns) if spec.strides is None else spec.strides[::-1]
+        out = TensorSpec((columns, rows), spec.dtype, strides)
+        return self._add(Op("right", _T, (Ref(value),), {}, (out,), traits_of(_T), None, origin))
+
+    def _add(self, op: Op) -> str:
+        name = self._editor.insert_before(self._anchor, op).name
+        self._specs[name] = op.out[0] if op.out else ScalarSpec("none")
+        return name
+
+    def _spec(self, name: str) -> TensorSpec:
+        spec = self._specs.get(name) or self._program[name].out[0]
+        assert isinstance(spec, TensorSpec), f"%{name} is a tensor"
+        return spec
+
+
+def _with(arg: Arg, names: Mapping[str, str]) -> Arg:
+    if isinstance(arg, tuple):
+        return tuple(_with(item, names) for item in arg)
+    return Ref(names.get(arg.name, arg.name)) if isinstance(arg, Ref) else arg

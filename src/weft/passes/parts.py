@@ -1,0 +1,93 @@
+"""A part of a Program as a Program of its own, to try things on: small, and tried once for all parts that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable
+
+from weft.analysis.orders import reordered
+from weft.analysis.pairs import pairs
+from weft.cost.model import CostModel
+from weft.cost.prices import prices
+from weft.ir.args import Arg, Ref, map_leaves, refs
+from weft.ir.program import Op, Program
+from weft.ir.traits import BARRIER
+from weft.passes.fitting_in import Limits
+from weft.passes.listing import listed, longest_tail
+from weft.passes.placing import best_placement
+from weft.sim.contract import contract
+from weft.sim.simulate import simulate
+
+_HIDDEN = 0.05  # a collective of which less than this share is exposed counts as hidden
+_LITTLE = 0.005  # of the step: where no more is exposed, everything counts as hidden
+_REACH = 4  # how far ahead compute is looked for, in times of the longest that is exposed
+
+
+def exposed(program: Program, cost: CostModel, memory_limit: int | None) -> list[Op]:
+    """The collectives that simple overlap does not hide: launches and waits are moved, and nothing else."""
+    priced = prices(program, cost)
+    now = simulate(program, cost, priced=priced)
+    if now.exposed_us <= _LITTLE * now.step_us:
+        return []
+    sketch = contract(program, priced)
+    run = best_placement(sketch, Limits(memory_limit)).run
+    shares = {piece.name: held / (piece.us or 1.0) for piece, held in zip(sketch.pieces, run.held, strict=True)}
+    return [op for op in program.starts if shares.get(op.name, 0.0) > _HIDDEN]
+
+
+def part_of(program: Program, stretches: Iterable[Iterable[str]], others: Collection[str] = ()) -> Program:
+    """For each stretch, all from the first of its ops to the last, one stretch after the other with a barrier between,
+    without other collectives than are among them: what those bring is given, as is all that comes from elsewhere. What
+    is used later is returned, unless it is by one of the `others` alone."""
+    chosen = [set(names) for names in stretches]
+    places = [[program.index[name] for name in names] for names in chosen]
+    covered = sorted({place for one in places for place in range(min(one), max(one) + 1)})
+    first = {min(one) for one in places} - {covered[0]}
+    starts, collectives = pairs(program).start, set[str]().union(*chosen)
+    inside: dict[str, Op] = {}
+    given: dict[str, Op] = {}
+    for place in covered:
+        op = program.ops[place]
+        if place in first:
+            inside[f"before {op.name}"] = Op(f"before {op.name}", "barrier", traits=BARRIER)
+        if op.is_start and op.name not in collectives:
+            continue
+        if op.is_input or (op.is_wait and starts.get(op.name) not in inside):
+            given[op.name] = Op(op.name, "input", out=op.out)
+            continue
+        for ref in op.refs():
+            if ref.name not in inside:
+                given[ref.name] = Op(ref.name, "input", out=program[ref.name].out)
+        inside[op.name] = op
+    users = (op for op in program.ops[covered[0] :] if op.name not in others and op.name not in inside)
+    needed = {ref.name for op in users for ref in op.refs()}
+    needed |= {ref.name for output in program.outputs for ref in refs(output)}
+    outputs = tuple(Ref(name) for name in inside if name in needed)
+    return Program((*given.values(), *inside.values()), outputs, rank=program.rank)
+
+
+def signature(program: Program, chosen: Iterable[str]) -> Hashable:
+    """The same for Programs that differ in names only, as layers do, if the same ops of them are chosen."""
+    number = {op.name: place for place, op in enumerate(program.ops)}
+
+    def told(leaf: Arg) -> Arg:
+        return number.get(leaf.name, -1) if isinstance(leaf, Ref) else leaf
+
+    ops = tuple(
+        (op.target, op.out, op.comm, repr([map_leaves(arg, told) for arg in (*op.args, *op.kwargs.values())]))
+        for op in program.ops
+    )
+    returned = tuple(number[ref.name] for output in program.outputs for ref in refs(output))
+    return ops, returned, tuple(number[name] for name in chosen)
+
+
+def shortest_us(program: Program, cost: CostModel) -> float:
+    """How long a small Program takes if its collectives are launched when their time has come, and compute is moved to
+    where it hides them."""
+    priced = prices(program, cost)
+    run = best_placement(contract(program, priced), Limits(), rounds=2).run
+    held = max(run.held, default=0.0)
+    if held == 0:
+        return run.step_us
+    order = listed(program, priced, longest_tail, _REACH * held)
+    moved = contract(reordered(program, order), priced.reordered(order))
+    return min(run.step_us, best_placement(moved, Limits(), rounds=2).run.step_us)

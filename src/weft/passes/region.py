@@ -1,0 +1,97 @@
+"""`Region`: ops of a Program that work row by row, and are to be cut into chunks together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from weft.analysis.axes import Axis, Given, Rows
+from weft.ir.args import Ref
+from weft.ir.program import Op, Program
+
+# What is written to in a region is seen there alone, so that its chunks may as well be made anew.
+ANEW: Mapping[str, str] = {
+    "aten.add_.Scalar": "aten.add.Scalar",
+    "aten.add_.Tensor": "aten.add.Tensor",
+    "aten.div_.Scalar": "aten.div.Scalar",
+    "aten.div_.Tensor": "aten.div.Tensor",
+    "aten.mul_.Scalar": "aten.mul.Scalar",
+    "aten.mul_.Tensor": "aten.mul.Tensor",
+    "aten.neg_.default": "aten.neg.default",
+    "aten.relu_.default": "aten.relu.default",
+    "aten.sqrt_.default": "aten.sqrt.default",
+    "aten.sub_.Scalar": "aten.sub.Scalar",
+    "aten.sub_.Tensor": "aten.sub.Tensor",
+}
+
+# A matmul whose result is added to another value.
+SUMS: Mapping[str, str] = {"aten.mm.default": "aten.addmm.default", "aten.bmm.default": "aten.baddbmm.default"}
+
+
+@dataclass(frozen=True)
+class Region:
+    """Ops of a Program, in its order, each with where the rows are in its result, and how many chunks they are cut
+    into. `sums` are matmuls that sum over the rows, with where those are in their arguments: their result is the sum of
+    what each chunk gives."""
+
+    program: Program = field(repr=False)
+    size: int
+    axes: Mapping[str, Axis]
+    chunks: int
+    sums: Mapping[str, Given] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> Rows:
+        return Rows(self.program, self.size)
+
+    def given(self, op: Op) -> Given:
+        """What an op of the region takes for a chunk: these values in parts, all others whole."""
+        if op.name in self.sums:
+            return self.sums[op.name]
+        found = self._given.get(op.name)
+        if found is None:
+            found = self.rows.given(op, self.axes[op.name])
+            assert found is not None, f"%{op.name} can be cut, or it would not be in a region"
+            self._given[op.name] = found
+        return found
+
+    @cached_property
+    def _given(self) -> dict[str, Given]:
+        return {}
+
+    @cached_property
+    def stages(self) -> Mapping[str, int]:
+        """For each op, how many collectives of the region come before it, one after the other."""
+        found: dict[str, int] = {}
+        for name in self.axes:
+            op = self.program[name]
+            before = (found[ref.name] + self.program[ref.name].is_start for ref in op.refs() if ref.name in found)
+            found[name] = max(before, default=0)
+        return found
+
+    @cached_property
+    def moved(self) -> Mapping[str, str]:
+        """Of concatenations of all that a split gives, those that move nothing, and what is split: the order of the
+        elements stays the same if there is but one of whatever comes before the dimension that is split."""
+        found: dict[str, str] = {}
+        for name in self.axes:
+            op = self.program[name]
+            parts = [self.program[ref.name] for ref in op.refs()]
+            if op.target != "aten.cat.default" or op.argument(1) not in (0, None) or not parts:
+                continue
+            whole = self.program[parts[0].refs()[0].name] if parts[0].target == "getitem" else None
+            if whole is None or whole.target != "aten.split.Tensor" or len(whole.out) != len(parts):
+                continue
+            in_order = all(one.target == "getitem" and one.args == (Ref(whole.name), n) for n, one in enumerate(parts))
+            dim, base = whole.argument(2), whole.refs()[0].name
+            before = whole.out[0].shape[: dim if isinstance(dim, int) and dim >= 0 else None]
+            if in_order and base in self.axes and all(size == 1 for size in before):
+                found[name] = base
+        return found
+
+    @cached_property
+    def overwritten(self) -> frozenset[str]:
+        """The values that are written to in the region: of them, nobody sees what they were before."""
+        writing = [self.program[name] for name in self.axes if self.program[name].target in ANEW]
+        return frozenset(op.refs()[0].name for op in writing)
