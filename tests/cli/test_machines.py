@@ -42,7 +42,7 @@ def test_a_file_is_shown_as_it_is_written(weft: Weft) -> None:
     assert found["curves"] == [{"kind": "all_gather", "ranks": 2, "nodes": 1, "bytes": [1000, 100000]}]
     assert found["levels"][1] == {
         "name": "outer", "ranks": None, "gb_per_s": 10, "latency_us": 5, "efficiency": 0.5, "shared_by": 1,
-        "mesh": False,
+        "mesh": False, "symmetric": False,
     }  # fmt: skip
 
 

@@ -32,15 +32,37 @@ class Axis:
 Given = Mapping[str, Axis]  # the arguments that are cut, and where; all others are given whole
 
 
+def rows_of(program: Program, size: int) -> Rows:
+    """The rules for regions of a Program that have so many rows."""
+    return program.fact(_RowsOf(size))
+
+
+@dataclass(frozen=True)
+class _RowsOf:
+    """The analysis that gives them."""
+
+    size: int
+
+    def __call__(self, program: Program) -> Rows:
+        return Rows(program, self.size)
+
+
 class Rows:
-    """The rules for a region that has `size` rows."""
+    """The rules for a region that has `size` rows. What was asked once is known."""
 
     def __init__(self, program: Program, size: int) -> None:
         self.program, self.size = program, size
+        self._known: dict[tuple[str, Axis], Given | None] = {}
 
     def given(self, op: Op, axis: Axis) -> Given | None:
         """What an op takes to make a part of its result along an axis. None if it cannot be cut there, or nobody knows
         how."""
+        key = op.name, axis
+        if key not in self._known:
+            self._known[key] = self._given(op, axis)
+        return self._known[key]
+
+    def _given(self, op: Op, axis: Axis) -> Given | None:
         rule = RULES.get(op.target) or (_elementwise if op.target in ELEMENTWISE else None)
         made = self.spec(op)
         if rule is None or made is None or op.traits.random or not self.is_at(made, axis):
@@ -97,6 +119,7 @@ class Rows:
                 if isinstance(was, int) and isinstance(now, int) and now < was:
                     yield replace(axis, dropped=axis.dropped + was - now)
             return
+        yield axis  # for most ops it is the same
         for dim, whole in enumerate(made.shape):
             if not isinstance(whole, int) or not whole or (whole + axis.dropped) % self.size:
                 continue

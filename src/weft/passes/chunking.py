@@ -20,12 +20,14 @@ def cut(program: Program, regions: Sequence[Region], stamp: str) -> Program:
     """The Program with all regions in chunks. No op may be in two of them."""
     editor = Editor(program)
     site = Site(program, regions, editor, {op.name: (position,) for position, op in enumerate(program.ops)})
-    for region in regions:
-        Chunks(site, region).run()
-    for region in regions:
-        Chunks(site, region).add_up()
+    made = {id(region): Chunks(site, region) for region in regions}
+    for op in program.ops:
+        if op.name in site.region:
+            made[id(site.region[op.name])].do(op)
+    for chunks in made.values():
+        chunks.add_up()
     joined, kept = site.wanted
-    whole = {name: Chunks(site, site.region[name]).join(program[name]) for name in sorted(joined)}
+    whole = {name: made[id(site.region[name])].join(program[name]) for name in sorted(joined)}
     for name in sorted(site.region.keys() - kept, key=program.index.__getitem__, reverse=True):
         editor.remove(name, use=whole[name].name if name in whole else None)
     editor.reorder(_order(program, editor, site.keys, site.heirs))

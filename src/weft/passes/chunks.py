@@ -62,12 +62,28 @@ class Site:
         mutated = [op.argument(key) for op in self.program.ops for key in op.traits.mutates if not op.is_start]
         return storages(self.program).of_args(mutated)
 
-    def is_there(self, name: str, axis: Axis, for_region: Region) -> bool:
-        """Whether the chunks that a region wants of a value are made as such."""
-        region = self.region.get(name)
-        if region is None or region.axes[name] != axis:
+    def is_there(self, name: str, axis: Axis, op: Op) -> bool:
+        """Whether the chunks that an op wants of a value are made as such, and are what the whole still is."""
+        region, user = self.region.get(name), self._user[op.name]
+        if region is None or region.axes[name] != axis or self._changes_before(name, op):
             return False
-        return (region.size, region.chunks) == (for_region.size, for_region.chunks)
+        return (region.size, region.chunks) == (user.size, user.chunks)
+
+    def _changes_before(self, name: str, op: Op) -> bool:
+        """Whether somebody writes to the whole of a value, once it is made, before an op takes it."""
+        first, last = self.program.index[name], self.program.index[op.name]
+        own = storages(self.program).of_value(name)
+        return any(first < place < last for storage in own for place in self._writes.get(storage, ()))
+
+    @cached_property
+    def _writes(self) -> Mapping[int, Sequence[int]]:
+        """For each storage, the places of the ops that write to it and are not in chunks themselves."""
+        found: dict[int, list[int]] = {}
+        for place, op in enumerate(self.program.ops):
+            if op.traits.mutates and op.name not in self.region:
+                for storage in storages(self.program).of_args(op.argument(key) for key in op.traits.mutates):
+                    found.setdefault(storage, []).append(place)
+        return found
 
     @cached_property
     def wanted(self) -> tuple[set[str], set[str]]:
@@ -92,9 +108,8 @@ class Site:
 
     def _fits(self, name: str, op: Op) -> bool:
         """Whether an op of a region takes the chunks of a value as they are."""
-        region = self._user[op.name]
-        axis = region.given(op).get(name)
-        return axis is not None and self.is_there(name, axis, region)
+        axis = self._user[op.name].given(op).get(name)
+        return axis is not None and self.is_there(name, axis, op)
 
 
 class Chunks:
@@ -105,10 +120,10 @@ class Chunks:
         self._program, self._editor, self._done = site.program, site.editor, site.done
         self._first = site.program.index[next(iter(region.axes))]
 
-    def run(self) -> None:
+    def do(self, op: Op) -> None:
+        """An op of the region, once for each chunk. What it takes of other regions must have been done before."""
         for chunk in range(self._region.chunks):
-            for name in self._region.axes:
-                self._do(self._program[name], chunk)
+            self._do(op, chunk)
 
     def add_up(self) -> None:
         """The sums over rows, chunk by chunk."""
@@ -172,7 +187,7 @@ class Chunks:
         names: dict[str, Ref] = {}
         made: list[str] = []
         for name, where in self._region.given(op).items():
-            if self._site.is_there(name, where, self._region):
+            if self._site.is_there(name, where, op):
                 names[name] = self._done[name, chunk]
             else:
                 parts = self._part(name, where, chunk, wave)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from weft.analysis.pairs import pairs
 from weft.analysis.storages import storages
 from weft.analysis.terms import terms
+from weft.analysis.users import users
 from weft.ir.args import Ref, refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
@@ -21,7 +22,7 @@ CAT = "aten.cat.default"
 class Uses:
     """Of a Program: who uses each value, what is returned, and the term of each value."""
 
-    users: Mapping[str, tuple[Op, ...]]
+    users: Mapping[str, Sequence[Op]]
     returned: frozenset[str]
     term: Mapping[str, int]
 
@@ -32,12 +33,8 @@ def uses(program: Program) -> Uses:
 
 
 def _uses(program: Program) -> Uses:
-    users: dict[str, dict[str, Op]] = {op.name: {} for op in program.ops}
-    for op in program.ops:
-        for ref in op.refs():
-            users[ref.name][op.name] = op
     returned = frozenset(ref.name for output in program.outputs for ref in refs(output))
-    return Uses({name: tuple(found.values()) for name, found in users.items()}, returned, terms(program).of)
+    return Uses(users(program), returned, terms(program).of)
 
 
 def holders(program: Program, name: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from weft.analysis.dependencies import accesses
 from weft.analysis.pairs import pairs
 from weft.analysis.storages import storages
 from weft.analysis.traffic import total_bytes
+from weft.analysis.users import users
 from weft.analysis.windows import Window, windows
 from weft.cost.model import CostModel, HardwareModel
 from weft.errors import PlanError
@@ -42,11 +43,11 @@ class MergeSums:
     def plan(self, program: Program, context: Context) -> Plan:
         """A step for each pair, a remark for each and for each that looked like one."""
         steps, remarks = [], []
-        users = _users(program)
+        known = users(program)
         for added, pair in _pairs(program).items():
             first, nbytes = pair[0].start, total_bytes(pair[0].start)
             what = f"%{pair[1].start.name} and it are added in %{added}"
-            refused = _refusal(program, program[added], pair, users, context.cost)
+            refused = _refusal(program, program[added], pair, known, context.cost)
             if refused is not None:
                 remarks.append(Remark(self.name, first.name, "refused", f"{what}: {refused}"))
                 continue
@@ -115,14 +116,6 @@ def _other_user(program: Program, value: Op, added: Op, users: Mapping[str, Sequ
         elif user is not added:
             return f"%{user.name}"
     return None
-
-
-def _users(program: Program) -> Mapping[str, Sequence[Op]]:
-    found: dict[str, list[Op]] = {}
-    for op in program.ops:
-        for name in {ref.name for ref in op.refs()}:
-            found.setdefault(name, []).append(op)
-    return found
 
 
 def _writer(program: Program, position: int) -> str | None:

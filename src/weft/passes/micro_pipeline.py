@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from weft.cost.model import CostModel, SymmetricModel
+from weft.cost.model import CostModel
 from weft.errors import OptionError, PlanError, WeftWarning
 from weft.ir.program import Program
 from weft.ir.text import counted
 from weft.passes.base import Context, Detail, Plan, Remark, Step, check_fits, fingerprint
 from weft.passes.chunking import cut
+from weft.passes.cutting import COUNTS, Cut, Fused, Sample, Trials, Verdict, starts_of
 from weft.passes.fusing import Match, apply_fused, find_fused
 from weft.passes.options import pass_text
-from weft.passes.parts import exposed, part_of, shortest_us, signature
+from weft.passes.parts import exposed, part_of, signature
 from weft.passes.region import Region
-from weft.passes.regions import Chain, Knot, chains, region_of
+from weft.passes.regions import Chain, chains, region_of
 from weft.passes.sharing import families, sharing
 
 LOWERINGS = ("auto", "portable", "fused")
-_COUNTS = (2, 4, 8)
-_HOPELESS = 1.05  # times what it takes whole: if chains in one piece take more, they are not divided either
+_NEAR = 4  # times the ops around one: a second one of the same kind that is further away is not tried with it
 _WORTH_IT = 0.01  # of what it takes: for less, nothing is cut
 
 
@@ -106,47 +106,6 @@ def _region(program: Program, step: Step) -> Region:
     raise PlanError(f"this cannot be cut in this program: {step}")
 
 
-_Ends = tuple[int, ...]  # after which collectives a chain is divided
-
-
-@dataclass(frozen=True)
-class _Way:
-    """One way to cut chains that share what they make: where each of them is divided, into how many chunks all are cut,
-    and how long their part of the step takes then."""
-
-    ends: tuple[_Ends, ...]
-    chunks: int
-    us: float = 0.0
-
-    def regions(self, chains: Sequence[Chain]) -> list[Region]:
-        found = []
-        for chain, ends in zip(chains, self.ends, strict=True):
-            bounds = zip((0, *ends), (*ends, len(chain.knots)), strict=True)
-            found += [chain.region(first, last, self.chunks) for first, last in bounds]
-        return found
-
-
-@dataclass(frozen=True)
-class _Fusing:
-    """Which of the collectives of some chains, by number, are done inside matmuls, and how long their part of the step
-    takes then."""
-
-    numbers: tuple[int, ...]
-    us: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    """How long the part of the step around some chains takes as it is, and the best way to cut them, if any."""
-
-    whole_us: float
-    way: _Way | _Fusing | None
-
-    @property
-    def saved_us(self) -> float:
-        return self.whole_us - self.way.us if self.way is not None else 0.0
-
-
 @dataclass
 class _Search:
     options: MicroPipeline
@@ -155,11 +114,10 @@ class _Search:
     memory_limit: int | None
     steps: list[Step] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
-    _known: dict[Hashable, _Verdict] = field(default_factory=dict)
-    _others: set[str] = field(default_factory=set)  # whoever takes chunks as they are, if all is cut
 
     def run(self) -> None:
-        starts = exposed(self.program, self.cost, self.memory_limit) if not self.options.always else self.program.starts
+        always = self.options.always
+        starts = self.program.starts if always else exposed(self.program, self.cost, self.memory_limit)
         held = {op.name for op in starts}
         for op in self.program.starts:
             if op.name not in held:
@@ -168,40 +126,70 @@ class _Search:
         for name, why in refused.items():
             self._remark(name, "refused", why)
         whole = [chain.region(0, len(chain.knots), 1) for chain in found]
-        for region in sharing(self.program, whole, self.options.sum_chunks):
-            self._others |= {*region.axes, *region.sums}
-        for numbers in families(self.program, whole, self.options.sum_chunks):
-            self._decide([found[number] for number in numbers])
+        related = [
+            [found[number] for number in numbers] for numbers in families(self.program, whole, self.options.sum_chunks)
+        ]
+        verdicts = [self._apart(one) for one in related] if always else self._verdicts(related, whole)
+        for one, verdict in zip(related, verdicts, strict=True):
+            self._decide(one, verdict)
 
-    def _decide(self, chains: Sequence[Chain]) -> None:
-        verdict = self._apart(chains) if self.options.always else self._verdict(chains)
+    def _apart(self, chains: Sequence[Chain]) -> Verdict:
+        """Each collective by itself."""
+        chunks = self.options.chunks or COUNTS[0]
+        ends = tuple(tuple(range(1, len(chain.knots))) for chain in chains)
+        return Verdict(0.0, None if chains[0].knots[0].size % chunks else Cut(ends, chunks))
+
+    def _verdicts(self, related: Sequence[Sequence[Chain]], whole: Sequence[Region]) -> list[Verdict]:
+        """What is best for chains that share what they make: found out once for all that are alike."""
+        options = self.options
+        trials = Trials(self.cost, options.lowering, options.chunks, options.sum_chunks)
+        others: set[str] = set()  # whoever takes chunks as they are, if all is cut
+        for region in sharing(self.program, whole, options.sum_chunks):
+            others |= {*region.axes, *region.sums}
+        alike: dict[Hashable, list[Sequence[Chain]]] = {}
+        keys = []
+        for one in related:
+            names = [chain.names for chain in one]
+            keys.append(signature(part_of(self.program, names, others), [name for some in names for name in some]))
+            alike.setdefault(keys[-1], []).append(one)
+        found = {key: trials.verdict(self._sample(copies, others)) for key, copies in alike.items()}
+        return [found[key] for key in keys]
+
+    def _sample(self, alike: Sequence[Sequence[Chain]], others: Collection[str]) -> Sample:
+        """The first of some that are alike, with the next if that is near."""
+        alone = part_of(self.program, [chain.names for chain in alike[0]], others)
+        if len(alike) > 1:
+            stretches = [(*one.names, *other.names) for one, other in zip(alike[0], alike[1], strict=True)]
+            both = part_of(self.program, stretches, others)
+            if len(both) < _NEAR * len(alone):
+                return Sample((alike[0], alike[1]), both)
+        return Sample((alike[0],), alone)
+
+    def _decide(self, chains: Sequence[Chain], verdict: Verdict) -> None:
         why = _refusal(verdict, chains[0].knots[0].size, self.options)
-        knots = [knot for chain in chains for knot in chain.knots]
         if why is not None or verdict.way is None:
-            for knot in knots:
-                self._remark(knot.start.name, "refused", why or "")
+            for start in starts_of(chains):
+                self._remark(start.name, "refused", why or "")
             return
         gain = "" if self.options.always else f", which saves {verdict.saved_us:,.1f} of {verdict.whole_us:,.1f} us"
-        if isinstance(verdict.way, _Fusing):
-            self._fuse(knots, verdict.way, gain)
+        if isinstance(verdict.way, Fused):
+            self._fuse(chains, verdict.way, gain)
         else:
             self._cut(chains, verdict.way, gain)
 
-    def _fuse(self, knots: Sequence[Knot], way: _Fusing, gain: str) -> None:
-        for number, knot in enumerate(knots):
-            found = find_fused(self.program, knot.start.name) if number in way.numbers else None
-            if isinstance(found, Match):
-                inside = ", ".join(f"%{name}" for name in found.matmuls)
-                self._remark(found.start, "done", f"inside {inside}, by symmetric memory{gain}")
-                self.steps.append(Step("fuse", (found.start,)))
-            else:
-                why = (
-                    found
-                    or f"it stays whole beside the others, {counted(len(way.numbers), 'collective')} inside matmuls"
-                )
-                self._remark(knot.start.name, "refused", why)
+    def _fuse(self, chains: Sequence[Chain], way: Fused, gain: str) -> None:
+        for number, start in enumerate(starts_of(chains)):
+            found = (
+                find_fused(self.program, start.name) if number in way.numbers else "what is around it hides it better"
+            )
+            if isinstance(found, str):
+                self._remark(start.name, "refused", f"not inside a matmul, as others near by are: {found}")
+                continue
+            inside = ", ".join(f"%{name}" for name in found.matmuls)
+            self._remark(found.start, "done", f"inside {inside}, by symmetric memory{gain}")
+            self.steps.append(Step("fuse", (found.start,)))
 
-    def _cut(self, chains: Sequence[Chain], way: _Way, gain: str) -> None:
+    def _cut(self, chains: Sequence[Chain], way: Cut, gain: str) -> None:
         for region in way.regions(chains):
             starts = [name for name in region.axes if self.program[name].is_start]
             others = f" with {counted(len(starts) - 1, 'other collective')}" if len(starts) > 1 else ""
@@ -210,105 +198,19 @@ class _Search:
                 self._remark(name, "done", what)
             self.steps.append(_step(region, starts[0]))
 
-    def _apart(self, chains: Sequence[Chain]) -> _Verdict:
-        """Each collective by itself."""
-        chunks = self.options.chunks or _COUNTS[0]
-        ends = tuple(tuple(range(1, len(chain.knots))) for chain in chains)
-        return _Verdict(0.0, None if chains[0].knots[0].size % chunks else _Way(ends, chunks))
-
-    def _verdict(self, chains: Sequence[Chain]) -> _Verdict:
-        """Found out once for all that are alike, as layers are."""
-        names = [chain.axes(0, len(chain.knots)) for chain in chains]
-        part = part_of(self.program, names, self._others)
-        key = signature(part, [name for one in names for name in one])
-        if key not in self._known:
-            self._known[key] = self._tried(chains, part)
-        return self._known[key]
-
-    def _tried(self, chains: Sequence[Chain], part: Program) -> _Verdict:
-        whole = shortest_us(part, self.cost)
-        cut_up = self._best_cut(chains, part, whole) if self.options.lowering != "fused" else None
-        fused = self._best_fusing(chains, part) if self.options.lowering != "portable" else None
-        ways = [way for way in (cut_up, fused) if way is not None]
-        return _Verdict(whole, min(ways, key=lambda way: way.us, default=None))
-
-    def _best_cut(self, chains: Sequence[Chain], part: Program, whole: float) -> _Way | None:
-        best: _Way | None = None
-        for chunks in (self.options.chunks,) if self.options.chunks else _COUNTS:
-            if chains[0].knots[0].size % chunks:
-                continue
-            way = self._best_way(chains, chunks, part, _HOPELESS * whole)
-            if best is None or way.us < best.us:
-                best = way
-            elif way.us > whole:
-                break  # more chunks cost only more
-        return best
-
-    def _best_fusing(self, chains: Sequence[Chain], part: Program) -> _Fusing | None:
-        """All that can be inside a matmul, without those that had better not be."""
-        if not isinstance(self.cost, SymmetricModel):
-            return None
-        starts = [knot.start for chain in chains for knot in chain.knots]
-        matches: dict[int, Match] = {}
-        taken: set[str] = set()
-        for number, start in enumerate(starts):
-            found = find_fused(part, start.name)
-            symmetric = start.comm is not None and self.cost.is_symmetric(start.comm.group)
-            if isinstance(found, Match) and symmetric and taken.isdisjoint(found.matmuls):
-                matches[number] = found
-                taken.update(found.matmuls)
-        if not matches:
-            return None
-        best = self._fused(matches, tuple(matches), part)
-        for number in matches:
-            fewer = tuple(one for one in best.numbers if one != number)
-            best = min(best, self._fused(matches, fewer, part), key=lambda way: way.us) if fewer else best
-        return best
-
-    def _fused(self, matches: Mapping[int, Match], numbers: tuple[int, ...], part: Program) -> _Fusing:
-        made = apply_fused(part, [matches[number] for number in numbers], "")
-        return _Fusing(numbers, shortest_us(made, self.cost))
-
-    def _best_way(self, chains: Sequence[Chain], chunks: int, part: Program, hopeless_us: float) -> _Way:
-        """All in one piece, and then each chain divided where that is better; unless it is hopeless."""
-        best = self._timed(_Way(((),) * len(chains), chunks), chains, part)
-        for number, chain in enumerate(chains if best.us < hopeless_us else ()):
-            for ends in _divisions(len(chain.knots)):
-                divided = (*best.ends[:number], ends, *best.ends[number + 1 :])
-                best = min(best, self._timed(_Way(divided, chunks), chains, part), key=lambda way: way.us)
-        return best
-
-    def _timed(self, way: _Way, chains: Sequence[Chain], part: Program) -> _Way:
-        regions = [replace(region, program=part) for region in way.regions(chains)]
-        return replace(way, us=shortest_us(cut(part, sharing(part, regions, self.options.sum_chunks), ""), self.cost))
-
     def _remark(self, name: str, verdict: str, message: str) -> None:
         self.remarks.append(Remark(self.options.name, name, verdict, message))
 
 
-def _divisions(knots: int) -> list[_Ends]:
-    """Ways to divide a chain: in pairs, in pairs but for the first, everywhere."""
-    found = [tuple(range(2, knots, 2)), tuple(range(1, knots, 2)), tuple(range(1, knots))]
-    return [ends for ends in dict.fromkeys(found) if ends]
-
-
-def _refusal(verdict: _Verdict, rows: int, options: MicroPipeline) -> str | None:
+def _refusal(verdict: Verdict, rows: int, options: MicroPipeline) -> str | None:
     """Why a chain is not cut; None if it is."""
-    if verdict.way is None:
+    way, saved = verdict.way, verdict.saved_us
+    if way is None:
         return f"{counted(rows, 'row')} cannot be cut into {options.chunks or 'two'} equal chunks"
-    if options.always or verdict.saved_us > _WORTH_IT * verdict.whole_us:
+    if options.always or saved > _WORTH_IT * verdict.whole_us:
         return None
-    how = (
-        "to do it inside a matmul"
-        if isinstance(verdict.way, _Fusing)
-        else f"to cut it, into {verdict.way.chunks} chunks,"
-    )
-    saved = verdict.saved_us
-    return (
-        f"the best way {how} would take {-saved:,.1f} us more"
-        if saved < 0
-        else f"{how} would save {saved:,.1f} us only"
-    )
+    how = "to do it inside a matmul" if isinstance(way, Fused) else f"to cut it, into {way.chunks} chunks,"
+    return f"the best way {how} would {f'take {-saved:,.1f} us more' if saved < 0 else f'save {saved:,.1f} us only'}"
 
 
 def _step(region: Region, start: str) -> Step:

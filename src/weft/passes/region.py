@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from weft.analysis.axes import Axis, Given, Rows
+from weft.analysis.axes import Axis, Given, Rows, rows_of
 from weft.ir.args import Ref
 from weft.ir.program import Op, Program
 
@@ -43,7 +43,7 @@ class Region:
 
     @cached_property
     def rows(self) -> Rows:
-        return Rows(self.program, self.size)
+        return rows_of(self.program, self.size)
 
     def given(self, op: Op) -> Given:
         """What an op of the region takes for a chunk: these values in parts, all others whole."""

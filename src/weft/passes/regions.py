@@ -11,9 +11,11 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.analysis.axes import Axis, Rows
+from weft.analysis.axes import Axis, Rows, rows_of
 from weft.analysis.kernels import ELEMENTWISE, only_moves
 from weft.analysis.pairs import pairs
+from weft.analysis.storages import storages, uses
+from weft.analysis.users import users
 from weft.ir.args import Ref, refs
 from weft.ir.program import Op, Program
 from weft.passes.region import ANEW, Region
@@ -65,21 +67,13 @@ class Chain:
             found = {name: axis for name, axis in found.items() if name not in self.knots[first - 1].tail}
         return {name: found[name] for name in sorted(found, key=self.program.index.__getitem__)}
 
+    @property
+    def names(self) -> Axes:
+        """All its ops, as keys."""
+        return self.axes(0, len(self.knots))
+
     def region(self, first: int, last: int, chunks: int) -> Region:
         return Region(self.program, self.knots[first].size, self.axes(first, last), chunks)
-
-
-def users_of(program: Program) -> Mapping[str, Sequence[Op]]:
-    """Who uses each value."""
-    return program.fact(_users)
-
-
-def _users(program: Program) -> Mapping[str, Sequence[Op]]:
-    found: dict[str, list[Op]] = {op.name: [] for op in program.ops}
-    for op in program.ops:
-        for name in dict.fromkeys(ref.name for ref in op.refs()):
-            found[name].append(op)
-    return found
 
 
 def refusal(program: Program, start: Op) -> str | None:
@@ -117,7 +111,7 @@ def region_of(program: Program, names: Sequence[str], start: str, size: int, dim
     given. None if those rows do not get to all of them, or cannot be cut into so many chunks."""
     if start not in names or not program[start].refs() or size % chunks:
         return None
-    rows, sent = Rows(program, size), program[start].refs()[0].name
+    rows, sent = rows_of(program, size), program[start].refs()[0].name
     shape = program[sent].out[0].shape
     whole = shape[dim] if 0 <= dim < len(shape) else None
     if not isinstance(whole, int) or whole % size:
@@ -189,7 +183,7 @@ def _places(program: Program, start: Op) -> Iterator[tuple[int, Axis]]:
 
 
 def _knot(program: Program, start: Op, size: int, sent: Axis) -> Knot | None:
-    rows, name = Rows(program, size), start.refs()[0].name
+    rows, name = rows_of(program, size), start.refs()[0].name
     own = _with_waits(program, rows, start, name, sent)
     if own is None:
         return None
@@ -238,8 +232,8 @@ def _behind(program: Program, rows: Rows, products: Sequence[str], found: Axes) 
 
 def _following(program: Program, rows: Rows, waits: Axes) -> Axes:
     """The matmuls that use what was waited for, and what works row by row on the way there."""
-    found, users, index = dict(waits), users_of(program), program.index
-    todo = sorted({(index[op.name], 0) for name in waits for op in users[name]})
+    found, index = dict(waits), program.index
+    todo = sorted({(index[op.name], 0) for name in waits for op in users(program)[name]})
     products: list[str] = []
     while todo:
         place, far = heapq.heappop(todo)
@@ -254,7 +248,7 @@ def _following(program: Program, rows: Rows, waits: Axes) -> Axes:
         if op.traits.matmul:
             products.append(op.name)
         else:
-            for user in users[op.name]:
+            for user in users(program)[op.name]:
                 heapq.heappush(todo, (index[user.name], far + 1))
     kept = set[str]().union(*(_towards(program, name, found) for name in products))
     tail = {name: axis for name, axis in found.items() if name in kept and name not in waits}
@@ -272,7 +266,7 @@ def _why_alone(program: Program, start: Op) -> str:
     """Why no matmul around a collective can be cut with it."""
     todo, seen = [start.name], set[str]()
     while todo:
-        for op in users_of(program)[todo.pop()]:
+        for op in users(program)[todo.pop()]:
             if op.traits.matmul:
                 return f"the rows of what it brings are what %{op.name} sums over, so it needs them all"
             if op.name not in seen and (only_moves(op) or op.is_wait) and not op.is_start:
@@ -286,7 +280,7 @@ def _why_alone(program: Program, start: Op) -> str:
 
 def _linked(program: Program, before: Knot, start: Op) -> tuple[Knot, Axes] | None:
     """The next knot in the rows of the one before, and the ops between; None if there is no way in those rows."""
-    rows = Rows(program, before.size)
+    rows = rows_of(program, before.size)
     sent = start.refs()[0].name
     flow = _flow(program, rows, before, program.index[start.name])
     if sent not in flow:
@@ -332,14 +326,23 @@ def _towards(program: Program, name: str, flow: Axes) -> dict[str, Axis]:
 
 
 def _writes_its_own(program: Program, axes: Axes) -> bool:
-    """Whether what is written to is made in here and seen by nobody else as it was before."""
-    returned = {ref.name for output in program.outputs for ref in refs(output)}
+    """Whether what is written to is made in here, seen by nobody else as it was before, and later seen only through the
+    op that writes."""
     for op in map(program.__getitem__, axes):
         if not op.traits.mutates:
             continue
         name, dtypes = op.refs()[0].name, {spec.dtype for ref in op.refs() for spec in program[ref.name].out}
-        seen = [user for user in users_of(program)[name] if user.name not in axes]
-        own = name in axes and not program[name].traits.is_view and name not in returned
+        seen = [user for user in users(program)[name] if user.name not in axes]
+        own = name in axes and not program[name].traits.is_view and not _seen_later(program, op, name)
         if op.target not in ANEW or len(dtypes) > 1 or seen or not own:
             return False
     return True
+
+
+def _seen_later(program: Program, op: Op, name: str) -> bool:
+    """Whether what an op writes to is later used, or returned, by the name of a value that was there before."""
+    known, index = storages(program), program.index
+    own, place = known.of_value(name), index[op.name]
+    later = {ref.name for one in own for at in uses(program)[one] if at > place for ref in program.ops[at].refs()}
+    later |= {ref.name for output in program.outputs for ref in refs(output)}
+    return any(index[one] < place and not own.isdisjoint(known.of_value(one)) for one in later)

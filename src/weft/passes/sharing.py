@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from weft.analysis.axes import Axis, Rows
+from weft.analysis.axes import Axis, rows_of
 from weft.ir.args import Ref
 from weft.ir.program import Op, Program
 from weft.passes.region import SUMS, Region
@@ -95,7 +95,7 @@ class _Finder:
 
     def _summed_over(self, op: Op, names: tuple[str, str], axis: Axis, number: int) -> Axes:
         """Where the rows must be in both arguments; nothing if they cannot be there."""
-        rank, rows = len(op.out[0].shape), Rows(self._program, self._regions[number].size)
+        rank, rows = len(op.out[0].shape), rows_of(self._program, self._regions[number].size)
         wanted = {names[0]: replace(axis, dim=rank - 1), names[1]: replace(axis, dim=rank - 2)}
         there = all(rows.is_at(rows.of(name), one) for name, one in wanted.items())
         return wanted if there and not axis.dropped else {}
@@ -122,5 +122,5 @@ class _Finder:
         if found is None:
             return None
         number, axis, path = found
-        made = Rows(self._program, self._regions[number].size).result(op, op.refs()[0].name, axis)
+        made = rows_of(self._program, self._regions[number].size).result(op, op.refs()[0].name, axis)
         return (number, made, {**path, name: made}) if made is not None else None
