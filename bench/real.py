@@ -52,7 +52,6 @@ RATIOS = (0.5, 1.0, 2.0)
 TOLERANCE = 1e-5
 # Collectives of the size of the steps' take a tenth of a second over the slower links.
 EFFORT = Effort(rounds=3, sample_s=0.01, growth=4, longest_s=0.1)
-MICRO_PIPELINE = "micro_pipeline"
 COMPUTE, COMMUNICATION = "compute alone", "communication alone"
 
 _FIRST_RATE, _SLOWEST, _FASTEST = 300e6, 1e6, 1e11  # bits per second
@@ -77,12 +76,9 @@ class Task:
 
 def pipelines() -> Mapping[str, str]:
     """What Weft does, by the name of its row."""
-    passes = [name for name in PRESETS["default"].split(",") if name != MICRO_PIPELINE]
-    found = {"scheduled": ",".join(passes)}
-    if MICRO_PIPELINE in PASSES:
-        passes.insert(passes.index("schedule"), MICRO_PIPELINE)
-        found["micro-pipelined"] = ",".join(passes)
-    return found
+    passes = PRESETS["default"].split(",")
+    without = [name for name in passes if name not in ("halve", "micro_pipeline")]
+    return {"scheduled": ",".join(without), "micro-pipelined": ",".join(passes)}
 
 
 # In a rank
@@ -229,8 +225,6 @@ def main(words: Sequence[str] | None = None) -> None:
     why = why_no_link()
     if why is not None:
         print(f"No link with a rate: {why}. The ranks talk over loopback, unlimited.\n", flush=True)
-    if MICRO_PIPELINE not in PASSES:
-        print(f"There is no pass `{MICRO_PIPELINE}`: its row is left out.\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         hosts = Hosts(Path(folder), why is None, options.nice)
         ratios = (None,) if why is not None else tuple(options.ratios)

@@ -64,8 +64,8 @@ class Case:
     others: float
 
     @property
-    def least_us(self) -> float:
-        """What no schedule gets below."""
+    def larger_us(self) -> float:
+        """Compute or communication alone, whichever is longer. Buckets can get a step below it."""
         return max(self.compute.median, self.communication.median)
 
 
@@ -96,7 +96,7 @@ def _cells(case: Case, row: Row) -> tuple[str, ...]:
         f"{took.median / 1e3:,.1f}",
         f"{took.low / 1e3:,.1f} to {took.high / 1e3:,.1f}",
         f"{took.median / case.rows[0].took.median:.2f}",
-        f"{took.median / case.least_us:.2f}",
+        f"{took.median / case.larger_us:.2f}",
         f"{row.predicted_us / 1e3:,.1f}",
         f"{row.collectives:,}",
         f"{row.apart:.0e}" if row.apart else "0",
