@@ -10,9 +10,9 @@ DTensor spells a gather in two ways, by the number of samples, and torch's pass 
 
 Then the step, simulated on each machine. "exposed" is the time in which compute waits for communication. A matmul with
 a collective inside it waits, too: "in matmuls" is how much longer such ops take than the matmuls that they stand for
-did in the original. "÷ bound" says how many times as long as the bound a step takes, "pass s" are CPU seconds with
-verification. Every row is verified against the original. A row without micro-pipelining says why it has none: it is
-kept only if the whole step becomes shorter.
+did in the original, be it that they wait or that they multiply in smaller parts. "÷ bound" says how many times as long
+as the bound a step takes, "pass s" are CPU seconds with verification. Every row is verified against the original. A
+pass that was left out is noted: micro-pipelining is kept only if the whole step becomes shorter.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from weft.cli.progress import capture_progress
 from weft.cost import Machine
 from weft.errors import WeftWarning
 from weft.ir import Op
+from weft.ir.text import counted
 from weft.passes.fusing import Match, find_fused
 from weft.sim import Timeline, simulate
 
@@ -145,7 +146,7 @@ def outcome(workload: Workload, machines: Sequence[str], say: Callable[[str], No
             program = captured_on(mesh, workload, progress)
         group = mesh["tensor"].get_group().group_name
         say(f"{workload.name}: patterns")
-        found = patterns(program, forward_on(mesh, workload), group)
+        found = patterns(program, forward_on(mesh, workload), group, loaded[0])
     gains = tuple(gain(simulate(program, one), one, lambda line: say(f"{workload.name} on {line}")) for one in loaded)
     return Outcome(workload.name, workload.config.layers, workload.micro_batch, found, gains)
 
@@ -155,20 +156,13 @@ _HEADINGS = ("", "step ms", "exposed ms", "in matmuls ms", "÷ bound", "collecti
 
 def table(found: Outcome) -> str:
     """An outcome as headings and tables, which read as text and as Markdown."""
-    samples = f"{found.samples} sample{'s' if found.samples > 1 else ''} a rank"
-    lines = [f"**{found.workload}** ({found.layers} layers, {samples})", "", *patterns_table(found.patterns)]
+    size = f"{counted(found.layers, 'layer')}, {counted(found.samples, 'sample')} a rank"
+    lines = [f"**{found.workload}** ({size})", "", *patterns_table(found.patterns)]
     for one in found.gains:
         cells = [_HEADINGS, *(_cells(name, row, one) for name, row in one.rows.items())]
         bound = f"bound {one.bound_us / 1e3:,.2f} ms by {one.bound_by}"
-        lines += [
-            "",
-            f"**{found.workload}** on {one.machine}; {bound}",
-            "",
-            *aligned(cells),
-            "",
-            *_summary(one),
-            *one.notes,
-        ]
+        heading = f"**{found.workload}** on {one.machine}; {bound}"
+        lines += ["", heading, "", *aligned(cells), "", *_summary(one), *one.notes]
     return "\n".join(lines)
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import weft
 from bench.pipeline_torch import Pipelined, torch_pipeline
 from bench.rows import aligned
+from weft import pipeline
 from weft.analysis.kernels import ELEMENTWISE, only_moves
+from weft.analysis.users import users
+from weft.cost import Machine
 from weft.ir import Op, Program
-from weft.passes.chunking import cut
 from weft.passes.fusing import Match, apply_fused, find_fused
-from weft.passes.regions import chains
-from weft.passes.sharing import sharing
+from weft.passes.micro_pipeline import MicroPipeline
 
 BEFORE, BEHIND, MADE, ALONE = (
     "all-gather → matmul",
@@ -22,7 +25,6 @@ BEFORE, BEHIND, MADE, ALONE = (
     "no matmul next to it",
 )
 DIRECTIONS = ("forward", "backward")
-_CHUNKS = 2
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Patterns:
         return sum(what(row) or 0 for row in self.rows if row.direction == direction and row.place != ALONE)
 
 
-def patterns(program: Program, forward: Program, group: str) -> Patterns:
+def patterns(program: Program, forward: Program, group: str, machine: Machine) -> Patterns:
     """What there is in a captured step over the group of this name, and who can pipeline it.
 
     torch's pass does not tell directions apart: what it fuses in the program `forward`, which is the forward alone,
@@ -61,9 +63,9 @@ def patterns(program: Program, forward: Program, group: str) -> Patterns:
     """
     starts = [op for op in program.starts if op.comm is not None and op.comm.group.name == group]
     first = _first_backward(program)
-    places = {op.name: _place(program, op) for op in starts}
+    places = {op.name: place_of(program, op) for op in starts}
     directions = {op.name: DIRECTIONS[program.index[op.name] >= first] for op in starts}
-    chunked, fused = _in_chunks(program, starts), _fused(program, places)
+    chunked, fused = _in_chunks(program, machine), _fused(program, places)
     torchs, reason = _by_torch(torch_pipeline(program, group=group), torch_pipeline(forward, group=group))
     rows = []
     for place in (BEFORE, BEHIND, MADE, ALONE):
@@ -85,37 +87,28 @@ def _first_backward(program: Program) -> int:
 # Who stands where: found by following values, without asking the pass
 
 
-def _place(program: Program, start: Op) -> str:
+def place_of(program: Program, start: Op) -> str:
     """Where a collective stands: behind a gather only what moves elements may come before the matmul; what is sent may
     also be a sum of matmuls."""
     assert start.comm is not None, "a start communicates"
-    users = program.fact(_users)
-    behind = _reaches(program, users[start.name], lambda op: users[op.name], only_moves)
-    before = _reaches(program, _given(start), _given, lambda op: only_moves(op) or op.target in ELEMENTWISE)
+    known = users(program)
+    behind = _reaches(known[start.name], lambda op: known[op.name], only_moves)
+    given = partial(_given, program)
+    before = _reaches(given(start), given, lambda op: only_moves(op) or op.target in ELEMENTWISE)
     if start.comm.kind == "all_gather":
         return BEFORE if behind else MADE if before else ALONE
     return BEHIND if start.comm.kind == "reduce_scatter" and before else ALONE
 
 
-def _users(program: Program) -> Mapping[str, Sequence[str]]:
-    found: dict[str, list[str]] = {op.name: [] for op in program.ops}
-    for op in program.ops:
-        for ref in op.refs():
-            found[ref.name].append(op.name)
-    return found
+def _given(program: Program, op: Op) -> Sequence[Op]:
+    return [program[ref.name] for ref in op.refs()]
 
 
-def _given(op: Op) -> Sequence[str]:
-    return [ref.name for ref in op.refs()]
-
-
-def _reaches(
-    program: Program, names: Iterable[str], follow: Callable[[Op], Iterable[str]], through: Callable[[Op], bool]
-) -> bool:
-    """Whether one comes to a matmul from some ops, through none but such ops."""
-    todo, seen = list(names), set[str]()
+def _reaches(ops: Iterable[Op], follow: Callable[[Op], Iterable[Op]], through: Callable[[Op], bool]) -> bool:
+    """Whether one comes to a matmul from some ops, through none but such ops, and no other collective."""
+    todo, seen = list(ops), set[str]()
     while todo:
-        op = program[todo.pop()]
+        op = todo.pop()
         if op.traits.matmul:
             return True
         if op.name not in seen and not op.is_start and through(op):
@@ -127,14 +120,12 @@ def _reaches(
 # Who can do what
 
 
-def _in_chunks(program: Program, starts: Sequence[Op]) -> set[str]:
-    """Which of these collectives Weft can cut, each by itself, as `micro_pipeline{always=true, lowering=portable}` does
-    if there are no others."""
-    cuts = [(chain, number) for chain in chains(program, starts)[0] for number in range(len(chain.knots))]
-    able = [(chain, number) for chain, number in cuts if chain.knots[number].size % _CHUNKS == 0]
-    regions = [chain.region(number, number + 1, _CHUNKS) for chain, number in able]
-    weft.verify(program, cut(program, sharing(program, regions, sum_chunks=False), ""), reorders=True)
-    return {chain.knots[number].start.name for chain, number in able}
+def _in_chunks(program: Program, machine: Machine) -> set[str]:
+    """Which collectives Weft cuts if it cuts all that it can: those that several starts stand for afterwards."""
+    always = MicroPipeline(lowering="portable", always=True)
+    made = pipeline.run(program, [always], cost=machine).program
+    counts = Counter(name for op in made.starts for name in op.sources)
+    return {name for name, count in counts.items() if count > 1}
 
 
 def _fused(program: Program, names: Iterable[str]) -> set[str]:

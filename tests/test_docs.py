@@ -55,6 +55,7 @@ def test_commands_in_the_documents_work(where: str, tmp_path: Path, monkeypatch:
     step = next(text for place, text in PROGRAMS.items() if place.startswith("README"))
     for name in ("step.weft", "before.weft", "after.weft"):
         Path(name).write_text(step)
+    Path("mlp.weft").write_text(next(text for place, text in PROGRAMS.items() if place.startswith("micro_pipelining")))
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for command, *printed in (part.splitlines() for part in CONSOLE[where].split("$ ")[1:]):
         program, *words = shlex.split(command, comments=True)
@@ -65,7 +66,7 @@ def test_commands_in_the_documents_work(where: str, tmp_path: Path, monkeypatch:
         outcome = CliRunner().invoke(main, words, catch_exceptions=False)
         assert outcome.exit_code == 0
         if printed:
-            assert outcome.stdout.splitlines() == printed
+            assert outcome.output.splitlines() == printed
 
 
 def test_links_in_the_documents_lead_somewhere() -> None:
