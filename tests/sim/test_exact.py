@@ -26,7 +26,7 @@ class Whole:
 
 
 @settings(max_examples=1000)
-@given(programs(steps=(3, 14)))
+@given(programs(steps=(3, 14)) | programs(steps=(3, 14), random=True, barriers=True))
 def test_bound_optimum_and_original_are_in_order(program: Program) -> None:
     cost = Whole()
     priced = prices(program, cost)

@@ -176,6 +176,15 @@ def _viewed(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
     return None
 
 
+def _squeezed(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
+    """If all dimensions that it names are gone: one that stays might be gone from a chunk, which has fewer rows."""
+    (_, spec), dims = rows.tensors(op)[0], op.argument(1)
+    named = (dims,) if isinstance(dims, int) else _items(dims)
+    if not all(isinstance(dim, int) and spec.shape[dim] == 1 for dim in named):
+        return None
+    return _viewed(rows, op, made, axis)
+
+
 def _numbers(shape: tuple[object, ...]) -> list[int] | None:
     found = [size for size in shape if isinstance(size, int)]
     return found if len(found) == len(shape) else None
@@ -313,7 +322,7 @@ def _added_to(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
 
 def _linear(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
     match (*op.args, None)[:3]:
-        case (Ref(left), Ref(weight), bias):
+        case (Ref(left), Ref(weight), bias) if left != weight and bias != Ref(left):
             if axis.dim < len(made.shape) - 1:
                 return {left: axis}
             found = {weight: replace(axis, dim=0)}
@@ -403,12 +412,13 @@ RULES: Mapping[str, Rule] = {
     "all_to_all.start": _exchanged,
     "all_reduce.start": _reduced_by_all,
     **dict.fromkeys(("aten.t.default", "aten.transpose.int", "aten.permute.default"), _permuted),
+    **dict.fromkeys(("aten.squeeze.dim", "aten.squeeze.dims"), _squeezed),
     **dict.fromkeys(("aten.split.Tensor", "aten.chunk.default"), _split),
     **dict.fromkeys(("aten._softmax.default", "aten._log_softmax.default"), _along_rows),
     **dict.fromkeys(
         """
-        aten.view.default aten.reshape.default aten._unsafe_view.default aten.squeeze.dim aten.squeeze.dims
-        aten.unsqueeze.default aten.flatten.using_ints
+        aten.view.default aten.reshape.default aten._unsafe_view.default aten.unsqueeze.default
+        aten.flatten.using_ints
         """.split(),
         _viewed,
     ),

@@ -7,9 +7,11 @@ the order that is made here, each collective has the work of another chunk betwe
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from weft.analysis.dependencies import dependencies
+from weft.errors import PlanError
 from weft.ir.editor import Editor
 from weft.ir.program import Op, Program
 from weft.passes.chunks import Chunks, Key, Site
@@ -17,7 +19,10 @@ from weft.passes.region import Region
 
 
 def cut(program: Program, regions: Sequence[Region], stamp: str) -> Program:
-    """The Program with all regions in chunks. No op may be in two of them."""
+    """The Program with all regions in chunks. PlanError if an op is in two of them."""
+    twice = [name for name, count in Counter(name for region in regions for name in region.axes).items() if count > 1]
+    if twice:
+        raise PlanError(f"%{twice[0]} is to be cut in two ways at once")
     editor = Editor(program)
     site = Site(program, regions, editor, {op.name: (position,) for position, op in enumerate(program.ops)})
     made = {id(region): Chunks(site, region) for region in regions}

@@ -17,9 +17,9 @@ from weft.ir.targets import traits_of
 from weft.passes.region import ANEW, SUMS, Region
 
 Key = tuple[int, ...]
-_Making = tuple[
-    str, tuple[Arg, ...], tuple[Dim, ...]
-]  # a target, what it is given besides, and the shape of its result
+_Strides = tuple[Dim, ...] | None
+# a target, what it is given besides, and the shape and strides of its result
+_Making = tuple[str, tuple[Arg, ...], tuple[Dim, ...], _Strides]
 
 _SHAPED = frozenset("aten.view.default aten.reshape.default aten._unsafe_view.default aten.expand.default".split())
 _VIEWS = frozenset("aten.view.default aten._unsafe_view.default".split())
@@ -97,14 +97,22 @@ class Site:
         joined, kept = set[str](), set[str]()
         while todo:
             op = program[todo.pop()]
-            looks_at = [ref.name for ref in op.refs() if ref.name in inside]
-            if op.traits.is_view and not op.is_wait and looks_at and not op.traits.mutates:
+            if looks_at := self._looked_at(op):
                 if op.name not in kept:
                     kept.add(op.name)
                     todo += looks_at
             else:
                 joined.add(op.name)
         return joined, kept
+
+    def _looked_at(self, op: Op) -> list[str]:
+        """The values of regions that a view looks at; of an op with several results, each is put together by itself."""
+        if not op.traits.is_view or op.is_wait or op.traits.mutates:
+            return []
+        found = [ref.name for ref in op.refs() if ref.name in self.region]
+        if op.target == "getitem" and found and not self._looked_at(self.program[found[0]]):
+            return []
+        return found
 
     def _fits(self, name: str, op: Op) -> bool:
         """Whether an op of a region takes the chunks of a value as they are."""
@@ -239,9 +247,15 @@ class Chunks:
         return parts[key]
 
     def _take(self, name: str, axis: Axis, chunk: int, wave: Key) -> Iterable[Ref]:
-        spec = self._specs(self._program[name])[0]
-        strides = spec.strides if spec.strides is not None else row_major(spec.shape)
-        shape, dim, value = spec.shape, axis.dim, Ref(name)
+        spec, dim, value = self._specs(self._program[name])[0], axis.dim, Ref(name)
+        if axis.dropped:
+            padding = (*(0, 0) * (len(spec.shape) - dim - 1), 0, axis.dropped)
+            full = self._region.rows.full(spec, axis)
+            assert full is not None, "a region has no symbolic sizes"
+            value = self._new("padded", "aten.constant_pad_nd.default", (value, padding), full, wave)
+            spec = self._of(value)
+            yield value
+        shape, strides = spec.shape, spec.strides if spec.strides is not None else row_major(spec.shape)
         rows = self._region.size // self._region.chunks * axis.inner
         if axis.outer > 1:
             all_rows = self._region.size * axis.inner
@@ -256,7 +270,12 @@ class Chunks:
         yield value
         if axis.outer > 1:
             shape = (*shape[: dim - 1], axis.outer * rows, *shape[dim + 1 :])
-            yield self._new("part", "aten.reshape.default", (value, shape), shape, wave)
+            # Of one row each, a reshape copies nothing, and leaves gaps.
+            apart = (*strides[: dim - 1], strides[dim - 1], *strides[dim + 1 :]) if rows == 1 else None
+            value = self._new("part", "aten.reshape.default", (value, shape), shape, wave, apart)
+            yield value
+            if self._of(value).strides is not None:
+                yield self._new("part", "aten.contiguous.default", (value,), shape, wave)
 
     # Whole values, put together
 
@@ -275,19 +294,18 @@ class Chunks:
             dim += 1
         whole = (*shape[: axis.dim], *((axis.outer,) if axis.outer > 1 else ()), region.size * axis.inner)
         whole = (*whole, *shape[axis.dim + 1 :])
-        steps: list[_Making] = [("aten.cat.default", (tuple(values), dim), whole)]
+        steps: list[_Making] = [("aten.cat.default", (tuple(values), dim), whole, None)]
         if axis.outer > 1:
-            steps.append(("aten.view.default", (shape,), shape))
+            steps.append(("aten.view.default", (shape,), shape, None))
         if axis.dropped:
-            steps.append(("aten.slice.Tensor", (axis.dim, 0, spec.shape[axis.dim]), spec.shape))
-        return self._in_steps(op, steps, last)
+            steps.append(("aten.slice.Tensor", (axis.dim, 0, spec.shape[axis.dim]), spec.shape, row_major(shape)))
+        return self._in_steps(op, [*steps, *_laid_out(spec)], last)
 
     def _in_steps(self, op: Op, steps: Sequence[_Making], wave: Key) -> Ref:
         """Ops one after the other, the last of which stands for the whole."""
         value: Ref | None = None
-        for number, (target, args, shape) in enumerate(steps):
+        for number, (target, args, shape, strides) in enumerate(steps):
             given = args if value is None else (value, *args)
-            strides = row_major(steps[number - 1][2]) if target == "aten.slice.Tensor" else None
             value = self._new("whole", target, given, shape, wave, strides, op if number == len(steps) - 1 else None)
         assert value is not None
         return value
@@ -349,6 +367,22 @@ def _plain(shape: tuple[Dim, ...], strides: tuple[Dim, ...] | None) -> tuple[Dim
         return None
     usual = zip(shape, strides, row_major(shape), strict=True)
     return None if all(size == 1 or one == other for size, one, other in usual) else strides
+
+
+def _laid_out(spec: TensorSpec) -> list[_Making]:
+    """What lays out a value as it was, if that is not row by row: others may look at it in ways that need that."""
+    strides = [stride for stride in spec.strides or () if isinstance(stride, int)]
+    if not strides:
+        return []
+    order = tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim]))
+    turned = tuple(spec.shape[dim] for dim in order)
+    usual = row_major(spec.shape)
+    back = tuple(order.index(dim) for dim in range(len(order)))
+    return [
+        ("aten.permute.default", (order,), turned, tuple(usual[dim] for dim in order)),
+        ("aten.contiguous.default", (), turned, None),
+        ("aten.permute.default", (back,), spec.shape, spec.strides),
+    ]
 
 
 def _squeezed(strides: tuple[Dim, ...], was: tuple[Dim, ...], now: tuple[Dim, ...], dim: int) -> tuple[Dim, ...]:

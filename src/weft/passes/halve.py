@@ -8,7 +8,6 @@ from math import prod
 from typing import ClassVar
 
 from weft.analysis.pairs import pairs
-from weft.analysis.storages import storages, uses
 from weft.errors import PlanError
 from weft.ir.args import Arg, Ref
 from weft.ir.editor import Editor
@@ -19,6 +18,7 @@ from weft.passes.base import Context, Plan, Remark, Step, check_fits, fingerprin
 from weft.passes.micro_pipeline import MicroPipeline
 from weft.passes.options import pass_text
 from weft.passes.parts import exposed
+from weft.passes.regions import is_written
 
 
 @dataclass(frozen=True)
@@ -82,21 +82,13 @@ def _refusal(program: Program, start: Op) -> str | None:
         return f"{comm.reduce_op} is no sum"
     if comm.group.size < 2 or len(pairs(program).waits[start.name]) != 1:
         return "it is a group of one, or not waited for once"
-    if _is_written(program, start):
+    if is_written(program, start):
         return "its result is written to in place"
     spec = program[sent.name].out[0]
     rows = _rows(spec)
     if rows is None or rows % comm.group.size:
         return f"its rows cannot be divided among {comm.group.size} ranks"
     return None
-
-
-def _is_written(program: Program, start: Op) -> bool:
-    """Whether somebody writes to the memory of a result: then nobody can prove what the halves give."""
-    known, using = storages(program), uses(program)
-    own = known.of_value(start.name)
-    users = (program.ops[place] for storage in own for place in using[storage])
-    return any(not own.isdisjoint(known.of_args(op.argument(key) for key in op.traits.mutates)) for op in users)
 
 
 def _rows(spec: object) -> int | None:

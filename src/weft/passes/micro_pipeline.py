@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -114,6 +114,7 @@ class _Search:
     memory_limit: int | None
     steps: list[Step] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
+    _claimed: set[str] = field(default_factory=set)  # the ops that are cut, or have a collective inside
 
     def run(self) -> None:
         always = self.options.always
@@ -149,8 +150,7 @@ class _Search:
         alike: dict[Hashable, list[Sequence[Chain]]] = {}
         keys = []
         for one in related:
-            names = [chain.names for chain in one]
-            keys.append(signature(part_of(self.program, names, others), [name for some in names for name in some]))
+            keys.append(signature(self.program, [name for chain in one for name in chain.names]))
             alike.setdefault(keys[-1], []).append(one)
         found = {key: trials.verdict(self._sample(copies, others)) for key, copies in alike.items()}
         return [found[key] for key in keys]
@@ -185,6 +185,8 @@ class _Search:
             if isinstance(found, str):
                 self._remark(start.name, "refused", f"not inside a matmul, as others near by are: {found}")
                 continue
+            if not self._claim(start.name, found.matmuls):
+                continue
             inside = ", ".join(f"%{name}" for name in found.matmuls)
             self._remark(found.start, "done", f"inside {inside}, by symmetric memory{gain}")
             self.steps.append(Step("fuse", (found.start,)))
@@ -194,9 +196,21 @@ class _Search:
             starts = [name for name in region.axes if self.program[name].is_start]
             others = f" with {counted(len(starts) - 1, 'other collective')}" if len(starts) > 1 else ""
             what = f"cut into {region.chunks} chunks of {counted(region.size // region.chunks, 'row')}{others}{gain}"
+            if not self._claim(starts[0], region.axes):
+                continue
             for name in starts:
                 self._remark(name, "done", what)
             self.steps.append(_step(region, starts[0]))
+
+    def _claim(self, start: str, names: Iterable[str]) -> bool:
+        """Whether ops are free to be cut with a collective; they are not for another one any more."""
+        wanted = set(names)
+        other = min(wanted & self._claimed, default=None)
+        if other is not None:
+            self._remark(start, "refused", f"%{other} is cut with another collective, along other rows")
+            return False
+        self._claimed |= wanted
+        return True
 
     def _remark(self, name: str, verdict: str, message: str) -> None:
         self.remarks.append(Remark(self.options.name, name, verdict, message))
@@ -205,6 +219,8 @@ class _Search:
 def _refusal(verdict: Verdict, rows: int, options: MicroPipeline) -> str | None:
     """Why a chain is not cut; None if it is."""
     way, saved = verdict.way, verdict.saved_us
+    if way is None and options.lowering == "fused":
+        return "nothing of it can be done inside a matmul here"
     if way is None:
         return f"{counted(rows, 'row')} cannot be cut into {options.chunks or 'two'} equal chunks"
     if options.always or saved > _WORTH_IT * verdict.whole_us:

@@ -6,11 +6,13 @@ from collections.abc import Collection, Hashable, Iterable
 
 from weft.analysis.orders import reordered
 from weft.analysis.pairs import pairs
+from weft.analysis.users import users
 from weft.cost.model import CostModel
 from weft.cost.prices import prices
-from weft.ir.args import Arg, Ref, map_leaves, refs
+from weft.ir.args import Arg, Ref, map_leaves
 from weft.ir.program import Op, Program
 from weft.ir.traits import BARRIER
+from weft.passes.absorbing import returned
 from weft.passes.fitting_in import Limits
 from weft.passes.listing import listed, longest_tail
 from weft.passes.placing import best_placement
@@ -58,26 +60,27 @@ def part_of(program: Program, stretches: Iterable[Iterable[str]], others: Collec
             if ref.name not in inside:
                 given[ref.name] = Op(ref.name, "input", out=program[ref.name].out)
         inside[op.name] = op
-    users = (op for op in program.ops[covered[0] :] if op.name not in others and op.name not in inside)
-    needed = {ref.name for op in users for ref in op.refs()}
-    needed |= {ref.name for output in program.outputs for ref in refs(output)}
+    behind, known = returned(program), users(program)
+    needed = {
+        name
+        for name in inside
+        if name in behind or any(user.name not in inside and user.name not in others for user in known.get(name, ()))
+    }
     outputs = tuple(Ref(name) for name in inside if name in needed)
     return Program((*given.values(), *inside.values()), outputs, rank=program.rank)
 
 
 def signature(program: Program, chosen: Iterable[str]) -> Hashable:
-    """The same for Programs that differ in names only, as layers do, if the same ops of them are chosen."""
-    number = {op.name: place for place, op in enumerate(program.ops)}
+    """The same for ops that differ in names only, as those of layers do: what each does, to which of the others."""
+    number = {name: place for place, name in enumerate(chosen)}
 
     def told(leaf: Arg) -> Arg:
         return number.get(leaf.name, -1) if isinstance(leaf, Ref) else leaf
 
-    ops = tuple(
+    return tuple(
         (op.target, op.out, op.comm, repr([map_leaves(arg, told) for arg in (*op.args, *op.kwargs.values())]))
-        for op in program.ops
+        for op in map(program.__getitem__, number)
     )
-    returned = tuple(number[ref.name] for output in program.outputs for ref in refs(output))
-    return ops, returned, tuple(number[name] for name in chosen)
 
 
 def shortest_us(program: Program, cost: CostModel) -> float:

@@ -86,10 +86,20 @@ def refusal(program: Program, start: Op) -> str | None:
         return "it is a group of one"
     if not pairs(program).waits[start.name]:
         return "nobody waits for it"
+    if len(pairs(program).waits[start.name]) > 1 and is_written(program, start):
+        return "it is waited for more than once, and its result is written to in place"
     specs = [program[start.args[0].name].out[0], *start.out]
     if not all(isinstance(size, int) for spec in specs for size in spec.shape):
         return "its sizes are dynamic, and so would be those of the chunks"
     return None
+
+
+def is_written(program: Program, start: Op) -> bool:
+    """Whether somebody writes to the memory of a collective's result."""
+    known, using = storages(program), uses(program)
+    own = known.of_value(start.name)
+    using_it = (program.ops[place] for storage in own for place in using[storage])
+    return any(not own.isdisjoint(known.of_args(op.argument(key) for key in op.traits.mutates)) for op in using_it)
 
 
 def knot(program: Program, start: Op, size: int | None = None, sent: Axis | None = None) -> Knot | str:
@@ -217,7 +227,8 @@ def _leading(program: Program, rows: Rows, name: str, sent: Axis) -> Axes:
         elif only_moves(op) or op.target in ELEMENTWISE:
             todo += [(other, far + 1) for other in given if other not in found]
             found.update({other: axis for other, axis in given.items() if other not in found})
-    return _behind(program, rows, products, found)
+    head = _behind(program, rows, products, found)
+    return head if _writes_its_own(program, head) else {}
 
 
 def _behind(program: Program, rows: Rows, products: Sequence[str], found: Axes) -> Axes:
@@ -272,7 +283,7 @@ def _why_alone(program: Program, start: Op) -> str:
             if op.name not in seen and (only_moves(op) or op.is_wait) and not op.is_start:
                 seen.add(op.name)
                 todo.append(op.name)
-    return "no matmul makes what it sends or uses what it brings"
+    return "no matmul that could be cut with it makes what it sends or uses what it brings"
 
 
 # From one knot to the next

@@ -3,41 +3,51 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import isqrt
+from math import inf, isqrt
 
 from weft.cost.model import CostModel
 from weft.ir.program import Collective
 
 _SLACK = 0.005  # how far below the true infimum a certified rate may be
 
+# Given a collective, as it is or as a part of what replaces it: how many bytes its largest bucket could have.
+Most = Callable[[Collective], int]
 
-@dataclass(frozen=True)
+
+@dataclass
 class Floors:
     """Lower bounds from a cost model that is monotone in bytes.
 
-    `most` is the number of bytes that the largest bucket of a group could have: all that the group communicates.
+    All sizes of largest buckets have to be known before the first rate is asked for, so that no stretch of sizes is
+    looked at twice: first `expect` every collective, then ask.
     """
 
     cost: CostModel
-    most: Mapping[str, int]
-    _rates: dict[Collective, float] = field(default_factory=dict)
+    _sizes: dict[Collective, set[int]] = field(default_factory=dict)
+    _rates: dict[Collective, Mapping[int, float]] = field(default_factory=dict)
 
-    def load_us(self, collective: Collective, nbytes: int) -> float:
+    def expect(self, collective: Collective, most: Most) -> None:
+        """Say that this collective will be asked about."""
+        for way in _ways(collective):
+            for one in way:
+                self._sizes.setdefault(one, set()).add(most(one))
+
+    def load_us(self, collective: Collective, nbytes: int, most: Most) -> float:
         """The time that `nbytes` keep the group's stream busy at the very least, as part of anything."""
-        if collective not in self._rates:
-            self._rates[collective] = min(sum(map(self._rate, way)) for way in _ways(collective))
-        return nbytes * self._rates[collective]
+        return nbytes * min(sum(self._rate(one, most(one)) for one in way) for way in _ways(collective))
 
     def least_us(self, collective: Collective) -> float:
         """The time that any piece of it takes, however small."""
         return min(sum(self.cost.collective_us(one, 1) for one in way) for way in _ways(collective))
 
-    def _rate(self, collective: Collective) -> float:
-        """Microseconds for a byte at the best size."""
-        most = max(1, self.most.get(collective.group.name, 1))
-        return least_rate(lambda nbytes: self.cost.collective_us(collective, nbytes), most)
+    def _rate(self, collective: Collective, most: int) -> float:
+        """Microseconds for a byte at the best size up to `most`."""
+        if collective not in self._rates:
+            sizes = self._sizes[collective]
+            self._rates[collective] = least_rates(lambda nbytes: self.cost.collective_us(collective, nbytes), sizes)
+        return self._rates[collective][most]
 
 
 def _ways(collective: Collective) -> list[tuple[Collective, ...]]:
@@ -49,20 +59,32 @@ def _ways(collective: Collective) -> list[tuple[Collective, ...]]:
     return [(collective,), (scatter, gather)]
 
 
-def least_rate(us: Callable[[int], float], most: int) -> float:
-    """A lower bound on us(b) / b for every b from 1 to `most`, at most half a percent below the least of them.
+def least_rates(us: Callable[[int], float], sizes: Iterable[int]) -> Mapping[int, float]:
+    """For each size n, a lower bound on us(b) / b for every b from 1 to n, at most half a percent below the least.
 
     Between a and b a monotone function is at least us(a), so its rate is at least us(a) / b. The stretch with the
     lowest such figure is halved until that figure is close to a rate that is really reached.
     """
-    reached = us(most) / most
-    stretches = [(us(1) / most, 1, most)]  # (a rate that nothing in it is below, its first size, its last)
+    found: dict[int, float] = {}
+    begin, certified, reached = 1, inf, inf
+    for size in sorted(set(sizes)):
+        low, reached = _least(us, begin, size, reached)
+        certified = min(certified, low)
+        found[size], begin = certified, size + 1
+    return found
+
+
+def _least(us: Callable[[int], float], begin: int, end: int, known: float) -> tuple[float, float]:
+    """A rate that no size from `begin` to `end` is below, or that is close enough to the least rate that is reached,
+    there or as `known` from smaller sizes; and that least rate."""
+    reached = min(known, us(end) / end)
+    stretches = [(us(begin) / end, begin, end)]  # (a rate that nothing in it is below, its first size, its last)
     while True:
         low, first, last = heapq.heappop(stretches)
         if low >= reached * (1 - _SLACK) or first == last:
-            return min(low, reached)
+            return min(low, reached), reached
         middle = isqrt(first * last)
-        for begin, end in ((first, middle), (middle + 1, last)):
-            time = us(begin)
-            reached = min(reached, time / begin)
-            heapq.heappush(stretches, (time / end, begin, end))
+        for start, stop in ((first, middle), (middle + 1, last)):
+            time = us(start)
+            reached = min(reached, time / start)
+            heapq.heappush(stretches, (time / stop, start, stop))

@@ -1,0 +1,163 @@
+"""A Program as the lower bounds see it: how long each op takes at least, what it keeps busy, what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.analysis.dependencies import Kind, accesses, arguments, dependencies
+from weft.analysis.traffic import total_bytes
+from weft.analysis.windows import companions
+from weft.cost.model import CostModel, HardwareModel
+from weft.cost.prices import Prices
+from weft.ir.program import Collective, Program
+from weft.sim.chunks import chunks
+from weft.sim.cuts import cuts
+from weft.sim.floors import Floors, Most
+from weft.sim.mates import Mates, mates
+
+# How much faster the pieces of an op may be than the whole. Surfaces that were measured are not quite additive: among
+# matmuls in two halves the presets have some that are 0.7 % faster.
+_CUT_GAIN = 0.01
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How long each op is at least, and which edges a cut softens.
+
+    `pieces[i]` is the least that any piece of op i takes. `loads` says for each resource, which can do only one thing
+    at a time, how long each op keeps it busy. An edge is hard, (op, False), if the later op cannot begin
+    before the earlier one has ended, and soft, (op, True), if both may be cut so that their pieces overlap.
+    `whole[i]` says that op i works on the compute stream and is neither cut nor joined with others, whatever is done.
+    """
+
+    us: tuple[float, ...]
+    pieces: tuple[float, ...]
+    before: tuple[tuple[tuple[int, bool], ...], ...]
+    loads: Mapping[str, Mapping[int, float]]
+    whole: tuple[bool, ...]
+
+    @staticmethod
+    def of(program: Program, cost: CostModel, known: Prices) -> Parts:
+        together, by_rows, joined = cuts(program), chunks(program), companions(program)
+        cuttable = [bool(found) or chunked for found, chunked in zip(together, by_rows, strict=True)]
+        faster = [
+            bool(found) or (chunked and op.traits.matmul)
+            for op, found, chunked in zip(program.ops, together, by_rows, strict=True)
+        ]
+        us, pieces = _least_compute(cost, known, faster, joined), [0.0] * len(program)
+        loads: dict[str, dict[int, float]] = {"compute": {place: time for place, time in enumerate(us) if time > 0}}
+        whole = tuple(us[place] > 0 and not cuttable[place] and place not in joined for place in range(len(us)))
+        before = tuple(_edges(program, together, by_rows))
+        floors = _Starts.of(program, cost, mates(program, before))
+        for place, op in enumerate(program.ops):
+            if op.comm is None:
+                continue
+            load, pieces[place] = floors.load_us(place), floors.floors.least_us(op.comm)
+            us[place] = max(load, pieces[place])
+            loads.setdefault(f"group {op.comm.group.name}", {})[place] = load
+            for link, busy in known.links[place].items():
+                loads.setdefault(f"link {link}", {})[place] = busy
+        return Parts(tuple(us), tuple(pieces), before, loads, whole)
+
+    def heads(self) -> list[tuple[float, float]]:
+        """For each op, the earliest time at which its first piece can begin, and at which its last can end."""
+        found: list[tuple[float, float]] = []
+        for place, edges in enumerate(self.before):
+            begin = end = 0.0
+            for other, soft in edges:
+                first, last = found[other]
+                begin = max(begin, first + self.pieces[other] if soft else last)
+                end = max(end, last + self.pieces[place])
+            found.append((begin, max(end, begin + self.us[place])))
+        return found
+
+    def tails(self) -> list[float]:
+        """For each op, how long the step goes on at least after its last piece has ended."""
+        found = [0.0] * len(self.us)
+        for place in reversed(range(len(self.us))):
+            for other, soft in self.before[place]:
+                rest = (self.pieces[place] if soft else self.us[place]) + found[place]
+                found[other] = max(found[other], rest)
+        return found
+
+
+@dataclass(frozen=True)
+class _Starts:
+    """The starts of a Program with their floors."""
+
+    floors: Floors
+    mates: Mates
+    known: Mapping[int, tuple[Collective, int]]
+
+    @staticmethod
+    def of(program: Program, cost: CostModel, beside: Mates) -> _Starts:
+        known = {place: (op.comm, total_bytes(op)) for place, op in enumerate(program.ops) if op.comm is not None}
+        made = _Starts(Floors(cost), beside, known)
+        for place, (comm, _) in known.items():
+            made.floors.expect(comm, made._most(place))
+        return made
+
+    def load_us(self, place: int) -> float:
+        """How long a start keeps its group's stream busy at the very least."""
+        comm, nbytes = self.known[place]
+        return self.floors.load_us(comm, nbytes, self._most(place))
+
+    def _most(self, place: int) -> Most:
+        own = self.known[place][1]
+        return lambda comm: self.mates.most(place, comm.kind, own)
+
+
+def _least_compute(cost: CostModel, known: Prices, faster: Sequence[bool], joined: frozenset[int]) -> list[float]:
+    """For each op the least that it adds to the compute stream, in any bucket and any pieces.
+
+    A bucket may join the kernels that prepare its members or go on with their results, and save launches but no bytes.
+    """
+    us = list(known.us)
+    launch = cost.launch_us if isinstance(cost, HardwareModel) else float("inf")
+    for place in joined:
+        us[place] = max(0.0, us[place] - launch)
+    return [time * (1 - _CUT_GAIN) if found else time for time, found in zip(us, faster, strict=True)]
+
+
+def _edges(
+    program: Program, together: Sequence[frozenset[int]], by_rows: Sequence[bool]
+) -> Iterator[tuple[tuple[int, bool], ...]]:
+    """What each op must wait for, whatever is done to the program."""
+    known = dependencies(program)
+    lost = set(_lost(program, by_rows))
+    for place, earlier in enumerate(known.before):
+        needed = [other for other in earlier if (other, place) not in lost] if lost else earlier
+        yield tuple(
+            [
+                (other, (by_rows[other] and by_rows[place]) or not together[other].isdisjoint(together[place]))
+                for other in needed
+            ]
+        )
+
+
+def _lost(program: Program, by_rows: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """The edges that are not there for data and do not bind whoever copies, or does not wait.
+
+    A collective that is copied into a bucket no longer reads its input until the wait, nor overwrites it from the start
+    on; a chunk of an op that writes in place may write elsewhere. Then only those who read what was written have to
+    wait. And an order that a start must keep says when it is launched, not when it has ended.
+    """
+    order = dependencies(program).order
+    if not order:
+        return
+    flying = _flying(program)
+    touched = accesses(program)
+    for earlier, later, kind in order:
+        copied = program.ops[later].is_start or (by_rows[earlier] and by_rows[later])
+        flows = not copied or kind is not Kind.MUTATION or not touched[earlier][1].isdisjoint(touched[later][0])
+        if kind is Kind.IN_FLIGHT or flying[earlier] or not flows:
+            yield earlier, later
+
+
+def _flying(program: Program) -> list[bool]:
+    """Which ops give something that is still under way: starts, and views of their results before the wait."""
+    found: list[bool] = []
+    for op, given in zip(program.ops, arguments(program), strict=True):
+        found.append(op.is_start or (not op.is_wait and any(found[other] for other in given)))
+    return found
