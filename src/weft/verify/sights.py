@@ -171,6 +171,7 @@ class _Walk:
         # Values that are written to, or on scratch: all others look the same to everybody.
         self._loud = layout.beyond(silent) | layout.home.keys()
         self._writer: dict[int, str] = {}
+        self._state: dict[tuple[int, int], str] = {}  # of memory that stands for a place: who wrote last what it has
         self._filled: dict[int, Sight] = {}  # scratch storages: what those saw that filled them
         self._last: dict[tuple[str, int], str] = {}
         self._sizes: dict[str, dict[int, int]] = {}
@@ -190,6 +191,7 @@ class _Walk:
                 gathers = op.inside is not None and op.inside.kind == "all_gather"
                 sent[op.name] = self._look(ref.name for ref in refs(op.args[0])) if gathers else seen[op.name]
             self._fill(op.name, seen[op.name])
+            self._make(op.name)
             self._write(op, seen[op.name])
         seen[CALLER] = self._look(name for name in _kept(self._program) if name in self._loud)
         return Sights(seen, sent, self._last, self._sizes, self._layout)
@@ -219,8 +221,20 @@ class _Walk:
                 elif name not in home:
                     found |= self._filled.get(storage, _NOTHING)
             if name in home:
-                found.update([(place, writer.get(place, MADE)) for place in home[name]])
+                found.update([(place, self._left_by(name, place)) for place in home[name]])
         return frozenset(found)
+
+    def _make(self, name: str) -> None:
+        """Memory of its own that stands for a place has what was there when it was made, whoever writes later
+        elsewhere."""
+        for place in self._layout.home.get(name, ()):
+            for storage in self._layout.storages[name]:
+                self._state[storage, place] = self._writer.get(place, MADE)
+
+    def _left_by(self, name: str, place: int) -> str:
+        """Who wrote last what a value has of a place that it stands for."""
+        now = self._writer.get(place, MADE)
+        return next((self._state.get((one, place), now) for one in self._layout.storages[name]), now)
 
     def _fill(self, name: str, sight: Sight) -> None:
         for storage in self._layout.scratch(name):
@@ -232,6 +246,7 @@ class _Walk:
             size = sum(spec.nbytes for spec in self._program[name].out)
             for place in self._layout.places(name):
                 self._writer[place] = op.name
+                self._state.update(((storage, place), op.name) for storage in self._layout.storages[name])
                 sizes = self._sizes.setdefault(op.name, {})
                 sizes[place] = sizes.get(place, 0) + size
                 self._last.update(((origin, place), op.name) for origin in self._origins(op))
