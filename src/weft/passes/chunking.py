@@ -14,7 +14,8 @@ from weft.analysis.dependencies import dependencies
 from weft.errors import PlanError
 from weft.ir.editor import Editor
 from weft.ir.program import Op, Program
-from weft.passes.chunks import Chunks, Key, Site
+from weft.passes.chunk_site import Key, Site
+from weft.passes.chunks import Chunks
 from weft.passes.region import Region
 
 

@@ -15,10 +15,10 @@ from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import TensorSpec
 from weft.ir.targets import traits_of
 from weft.passes.base import Context, Plan, Remark, Step, check_fits, fingerprint
+from weft.passes.knots import is_written
 from weft.passes.micro_pipeline import MicroPipeline
 from weft.passes.options import pass_text
 from weft.passes.parts import exposed
-from weft.passes.regions import is_written
 
 
 @dataclass(frozen=True)
