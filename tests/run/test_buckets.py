@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.distributed._functional_collectives import reduce_scatter_tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 import weft
@@ -71,3 +74,26 @@ def test_on_four_ranks_only_the_order_of_sums_is_another() -> None:
         assert max(apart for _, apart in found.values()) < 1e-6
         gathers = [apart for (_, passes), (_, apart) in found.items() if "all_gather" in passes or "multi" in passes]
         assert set(gathers) == {0.0}
+
+
+def added(rank: int) -> tuple[list[int], float]:
+    """Two reductions that are added become one: how many collectives there are before and after, and by how much the
+    result is another."""
+    everybody = list(range(dist.get_world_size()))
+    one, other = (torch.randn(8, 3, generator=torch.Generator().manual_seed(10 * rank + n)) for n in range(2))
+
+    def total(one: Tensor, other: Tensor) -> Tensor:
+        left, right = (reduce_scatter_tensor(each, "sum", 0, everybody) for each in (one, other))
+        return torch.add(left, right)
+
+    program = weft.capture(total, (one, other))
+    made = planned(program, "merge_sums")
+    (expected,), (found,) = (weft.to_fx(each)(one, other) for each in (program, made))
+    return [len(each.starts) for each in (program, made)], float((found - expected).abs().max())
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_reductions_that_are_added_become_one(ranks: int) -> None:
+    for starts, apart in local_ranks(added, ranks):
+        assert starts == [2, 1]
+        assert apart < 1e-6
