@@ -121,7 +121,9 @@ def test_ranks_have_hosts_and_a_link_that_are_gone_afterwards(tmp_path: Path) ->
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 1), (signal.SIGKILL, -9)])
 def test_nothing_is_left_when_it_is_ended(how: signal.Signals, code: int) -> None:
     words = [sys.executable, "-m", "bench.real", "--nice", "1"]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=_interruptible
+    ) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "tp: capturing the step\n"
         ranks = children(process.pid)
@@ -133,6 +135,11 @@ def test_nothing_is_left_when_it_is_ended(how: signal.Signals, code: int) -> Non
     if how == signal.SIGINT:
         assert said.endswith("bench.real: interrupted; the ranks, their hosts and the link are gone\n")
     assert not namespaces & in_use()
+
+
+def _interruptible() -> None:
+    """Whoever runs tests in the background may have told its processes not to listen to SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def children(parent: int) -> list[int]:
