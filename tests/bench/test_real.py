@@ -196,14 +196,11 @@ def test_spreads() -> None:
     assert Spread.of([5.0, 1.0, 2.0, 4.0, 3.0]) == Spread(3.0, 2.0, 4.0)
 
 
-def test_the_pipelines_are_the_default_without_and_with_micro_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, pipelined = "dedupe,bucket_auto,schedule", "dedupe,bucket_auto,micro_pipeline,schedule"
-    for default in (plain, pipelined):
-        monkeypatch.setattr(real, "PRESETS", {"default": default})
-        monkeypatch.setattr(real, "PASSES", {})
-        assert pipelines() == {"scheduled": plain}
-        monkeypatch.setattr(real, "PASSES", {"micro_pipeline": object})
-        assert pipelines() == {"scheduled": plain, "micro-pipelined": pipelined}
+def test_the_pipelines_are_the_default_without_and_with_micro_pipelines() -> None:
+    assert pipelines() == {
+        "scheduled": "dedupe,bucket_auto,schedule",
+        "micro-pipelined": "dedupe,bucket_auto,halve,micro_pipeline,schedule",
+    }
 
 
 @pytest.mark.parametrize("wrong", [4.001, float("nan")])

@@ -14,9 +14,10 @@ from weft.cost import Machine
 
 TINY = replace(WORKLOADS["llama3_8b_fsdp"], mesh=(("data", 4),), config=llama.llama_tiny())
 MACHINE = Machine.load("h100-ib400")
+PASSES = ("dedupe", "bucket_auto", "halve", "micro_pipeline", "schedule")
 PARTS = [
     "from_fx",
-    *[f"{name}: {what}" for name in ("dedupe", "bucket_auto", "schedule") for what in ("plan", "apply", "verify")],
+    *[f"{name}: {what}" for name in PASSES for what in ("plan", "apply", "verify")],
     "prices and simulations",
     "relink",
 ]
