@@ -29,7 +29,7 @@ from weft.sim.segments import Floating, longest_chain, unfilled
 # Against the truth
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(chains())
 def test_bound_optimum_and_original_of_chains_are_in_order(program: Program) -> None:
     best, _ = optimum(program, prices(program, Whole()))
@@ -37,7 +37,7 @@ def test_bound_optimum_and_original_of_chains_are_in_order(program: Program) -> 
     assert best <= simulate(program, Whole()).step_us
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(chains())
 def test_no_chain_with_merged_collectives_beats_the_bound(program: Program) -> None:
     bound = lower_bound(program, Whole()).us
@@ -58,7 +58,7 @@ class ByRows:
         return float(1 + math.ceil(total_bytes / 8))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(chains(most=8), st.sampled_from([2, 4]))
 def test_no_chain_that_is_cut_beats_the_bound(program: Program, count: int) -> None:
     passes = [MicroPipeline(lowering="portable", chunks=count, always=True)]
@@ -82,7 +82,7 @@ class Slow(Whole):
         return {"wire": total_bytes / 32}
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(chains())
 def test_slowed_compute_does_not_beat_the_bound(program: Program) -> None:
     bound = lower_bound(program, Slow())
