@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain as joined
+from math import inf
 
 from weft.cost.model import CostModel, SymmetricModel
 from weft.ir.program import Op, Program
@@ -102,7 +103,7 @@ class Trials:
                 best = found
             elif found.us > whole:
                 break  # more chunks cost only more
-        return best
+        return best if best is not None and best.us < inf else None
 
     def _best_divided(self, sample: Sample, chunks: int, hopeless_us: float) -> Cut:
         """All in one piece, and then each chain divided where that is better; unless it is hopeless."""
@@ -115,6 +116,9 @@ class Trials:
 
     def _timed(self, way: Cut, sample: Sample) -> Cut:
         regions = [replace(region, program=sample.part) for chains in sample.copies for region in way.regions(chains)]
+        names = [name for region in regions for name in region.axes]
+        if len(set(names)) < len(names):  # an op cannot be cut in two ways at once
+            return replace(way, us=inf)
         made = cut(sample.part, sharing(sample.part, regions, self.sum_chunks), "")
         return replace(way, us=shortest_us(made, self.cost))
 
