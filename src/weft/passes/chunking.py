@@ -21,9 +21,8 @@ from weft.passes.region import Region
 
 def cut(program: Program, regions: Sequence[Region], stamp: str) -> Program:
     """The Program with all regions in chunks. PlanError if an op is in two of them."""
-    twice = [name for name, count in Counter(name for region in regions for name in region.axes).items() if count > 1]
-    if twice:
-        raise PlanError(f"%{twice[0]} is to be cut in two ways at once")
+    if (name := cut_twice(regions)) is not None:
+        raise PlanError(f"%{name} is to be cut in two ways at once")
     editor = Editor(program)
     site = Site(program, regions, editor, {op.name: (position,) for position, op in enumerate(program.ops)})
     made = {id(region): Chunks(site, region) for region in regions}
@@ -38,6 +37,12 @@ def cut(program: Program, regions: Sequence[Region], stamp: str) -> Program:
         editor.remove(name, use=whole[name].name if name in whole else None)
     editor.reorder(_order(program, editor, site.keys, site.heirs))
     return editor.finish(stamp)
+
+
+def cut_twice(regions: Sequence[Region]) -> str | None:
+    """An op that is in two regions, if there is one."""
+    counted = Counter(name for region in regions for name in region.axes)
+    return next((name for name, count in counted.items() if count > 1), None)
 
 
 def _order(

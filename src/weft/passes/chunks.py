@@ -78,7 +78,7 @@ class Chunks:
         names, made = self._chunks(op, chunk, wave)
         if op.is_start:
             names = {name: self._packed(ref, wave, made) for name, ref in names.items()}
-        args = tuple(_renamed(arg, names) for arg in self._literals(op, axis, chunk))
+        args = tuple(_renamed(arg, names) for arg in self._literals(op, axis))
         kwargs = {key: _renamed(arg, names) for key, arg in op.kwargs.items()}
         out = tuple(self._spec(spec, axis) for spec in op.out)
         of = () if op.name in region.overwritten else (op.name,)
@@ -125,7 +125,7 @@ class Chunks:
         made.append(self._new("packed", "aten.contiguous.default", (value,), spec.shape, wave).name)
         return Ref(made[-1])
 
-    def _literals(self, op: Op, axis: Axis, chunk: int) -> tuple[Arg, ...]:
+    def _literals(self, op: Op, axis: Axis) -> tuple[Arg, ...]:
         """The arguments of an op, with those that say sizes as they are for a chunk."""
         first = op.args[0]
         if op.target in _SHAPED:

@@ -13,7 +13,7 @@ from math import inf
 
 from weft.cost.model import CostModel, SymmetricModel
 from weft.ir.program import Op, Program
-from weft.passes.chunking import cut
+from weft.passes.chunking import cut, cut_twice
 from weft.passes.fusing import Match, apply_fused, find_fused
 from weft.passes.parts import shortest_us
 from weft.passes.region import Region
@@ -116,8 +116,7 @@ class Trials:
 
     def _timed(self, way: Cut, sample: Sample) -> Cut:
         regions = [replace(region, program=sample.part) for chains in sample.copies for region in way.regions(chains)]
-        names = [name for region in regions for name in region.axes]
-        if len(set(names)) < len(names):  # an op cannot be cut in two ways at once
+        if cut_twice(regions) is not None:
             return replace(way, us=inf)
         made = cut(sample.part, sharing(sample.part, regions, self.sum_chunks), "")
         return replace(way, us=shortest_us(made, self.cost))

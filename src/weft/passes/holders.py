@@ -12,6 +12,7 @@ from weft.analysis.users import users
 from weft.ir.args import Ref, refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
+from weft.passes.absorbing import returned
 from weft.passes.factors import tensor
 
 SPLITS = ("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default")
@@ -33,8 +34,7 @@ def uses(program: Program) -> Uses:
 
 
 def _uses(program: Program) -> Uses:
-    returned = frozenset(ref.name for output in program.outputs for ref in refs(output))
-    return Uses(users(program), returned, terms(program).of)
+    return Uses(users(program), returned(program), terms(program).of)
 
 
 def holders(program: Program, name: str) -> tuple[str, ...]:

@@ -76,17 +76,12 @@ class MicroPipeline:
     def apply(self, program: Program, plan: Plan) -> Program:
         """Cut what the plan says."""
         check_fits(plan, program)
-        if not plan.steps:
-            return program.stamped(plan.pass_text)
-        matches = [_match(program, step) for step in plan.steps if step.verb == "fuse"]
         regions = [_region(program, step) for step in plan.steps if step.verb != "fuse"]
-        if not regions:
-            return apply_fused(program, matches, plan.pass_text)
-        made = cut(program, sharing(program, regions, self.sum_chunks), plan.pass_text)
-        if not matches:
-            return made
-        fused = apply_fused(made, [_match(made, step) for step in plan.steps if step.verb == "fuse"], "")
-        return replace(fused, history=made.history)
+        made = program.stamped(plan.pass_text)
+        if regions:
+            made = cut(program, sharing(program, regions, self.sum_chunks), plan.pass_text)
+        matches = [_match(made, step) for step in plan.steps if step.verb == "fuse"]
+        return replace(apply_fused(made, matches, ""), history=made.history) if matches else made
 
 
 def _match(program: Program, step: Step) -> Match:
