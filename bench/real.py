@@ -41,7 +41,7 @@ from bench.hosts import RANKS, Hosts, why_no_link
 from bench.options import listed
 from bench.real_cases import Case, Row, Spread, table, to_json
 from bench.real_steps import SIZES, Size, Step, communication_alone, compute_alone, step
-from bench.reality import MALLOC, calibrated
+from bench.reality import MALLOC, calibrated, in_turn
 from weft import PASSES, PRESETS, Machine, Optimized, parse_pipeline
 from weft.errors import WeftError
 from weft.run import local_ranks
@@ -185,17 +185,10 @@ def _share(one: Tensor, other: Tensor) -> float:
 
 def _measured(calls: Mapping[str, Call], repetitions: int) -> tuple[dict[str, Spread], float]:
     """The times of each call, of the slower rank, in turn; and the share of the cores that others had meanwhile."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
     busy, own, begun = _busy_s(), process_time(), perf_counter()
-    for _ in range(repetitions):
-        for name, call in calls.items():
-            dist.barrier()
-            begin = perf_counter()
-            results = call()
-            times[name].append((perf_counter() - begin) * 1e6)
-            del results  # what a step returns is freed before the next one begins, as in training
+    times = in_turn(calls, repetitions)
     cores = (perf_counter() - begun) * (os.cpu_count() or 1)
     left = _busy_s() - busy - sum(from_all(process_time() - own))
     ranks = from_all(times)

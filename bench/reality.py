@@ -191,19 +191,25 @@ def calibrated(effort: Effort = _EFFORT) -> Machine:
         return Machine.load(path)
 
 
-@torch.no_grad()
-def measure(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """Microseconds of each step, the median of many, and then of the ranks; in turn, so that drift hits all alike."""
+def in_turn(calls: Mapping[str, Callable[[], Any]], repetitions: int) -> dict[str, list[float]]:
+    """Microseconds of each call, once in each of so many turns; the ranks begin together."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(_REPETITIONS):
+    for _ in range(repetitions):
         for name, call in calls.items():
             dist.barrier()
             begin = perf_counter()
             results = call()
             times[name].append((perf_counter() - begin) * 1e6)
             del results  # what a step returns is freed before the next one begins, as in training
+    return times
+
+
+@torch.no_grad()
+def measure(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Microseconds of each step, the median of many, and then of the ranks; in turn, so that drift hits all alike."""
+    for call in calls.values():
+        call()
+    times = in_turn(calls, _REPETITIONS)
     ranks = from_all({name: median(one) for name, one in times.items()})
     return {name: median(rank[name] for rank in ranks) for name in calls}
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from weft.analysis.axes import Axis, Given, Rows, rows_of
-from weft.ir.args import Ref
 from weft.ir.program import Op, Program
+from weft.passes.factors import tensor
+from weft.passes.holders import CAT, cut_of
 
 # What is written to in a region is seen there alone, so that its chunks may as well be made anew.
 ANEW: Mapping[str, str] = {
@@ -75,19 +76,14 @@ class Region:
         """Of concatenations of all that a split gives, those that move nothing, and what is split: the order of the
         elements stays the same if there is but one of whatever comes before the dimension that is split."""
         found: dict[str, str] = {}
-        for name in self.axes:
-            op = self.program[name]
-            parts = [self.program[ref.name] for ref in op.refs()]
-            if op.target != "aten.cat.default" or op.argument(1) not in (0, None) or not parts:
+        for op in map(self.program.__getitem__, self.axes):
+            if op.target != CAT or op.argument(1) not in (0, None):
                 continue
-            whole = self.program[parts[0].refs()[0].name] if parts[0].target == "getitem" else None
-            if whole is None or whole.target != "aten.split.Tensor" or len(whole.out) != len(parts):
-                continue
-            in_order = all(one.target == "getitem" and one.args == (Ref(whole.name), n) for n, one in enumerate(parts))
-            dim, base = whole.argument(2), whole.refs()[0].name
-            before = whole.out[0].shape[: dim if isinstance(dim, int) and dim >= 0 else None]
-            if in_order and base in self.axes and all(size == 1 for size in before):
-                found[name] = base
+            split = cut_of(self.program, op)
+            if split is not None and split.base in self.axes:
+                before = tensor(self.program, split.base).shape[: split.dim]
+                if all(size == 1 for size in before):
+                    found[op.name] = split.base
         return found
 
     @cached_property
