@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.analysis.dependencies import dependencies
+from weft.analysis.dependencies import Kind, accesses, dependencies
 from weft.analysis.kernels import KERNELS, Kernel, only_moves, read_refs
 from weft.analysis.pairs import pairs
+from weft.analysis.storages import storages
 from weft.ir.program import Op, Program
 
 
@@ -27,7 +28,8 @@ class Window:
     """A collective may be launched directly behind any position q of the program with `ready` <= q < `due`.
 
     Its waits may come as late as before the op at `used`, the first to use the result, and not before the op at
-    `settled`, such as a barrier. `prelude` and `family` are the positions of the ops that come along, in order; the
+    `settled`, such as a barrier; the op at `overwritten` is the first to write to what is sent, so it must have landed
+    by then. `prelude` and `family` are the positions of the ops that come along, in order; the
     waits are among the family, and `flying` are those of it that stand before the first of them.
     """
 
@@ -39,7 +41,8 @@ class Window:
     used: int
     prelude: tuple[int, ...]
     family: tuple[int, ...]
-    flying: tuple[int, ...] = ()
+    flying: tuple[int, ...]
+    overwritten: int
 
     @property
     def launched(self) -> tuple[int, ...]:
@@ -67,6 +70,7 @@ def _windows(program: Program) -> Mapping[str, Window]:
     before = dependencies(program).before
     after = dependencies(program).after()
     waits = pairs(program).waits
+    overwritten = _overwritten(program)
     owner = _owners(program)
     families: dict[int, list[int]] = {}
     for position, start in owner.items():
@@ -99,7 +103,21 @@ def _windows(program: Program) -> Mapping[str, Window]:
             prelude=tuple(sorted(prelude)),
             family=tuple(family[1:]),
             flying=tuple(family[1:first]),
+            overwritten=min(overwritten.get(name, len(program)) for name in waits[op.name]),
         )
+    return found
+
+
+def _overwritten(program: Program) -> Mapping[str, int]:
+    """For each wait, the first op behind it that writes to what its collective sends, if there is one."""
+    start, written = pairs(program).start, accesses(program)
+    found: dict[str, int] = {}
+    for earlier, later, kind in dependencies(program).order:  # sorted by `later`
+        wait = program.ops[earlier].name
+        if kind is Kind.IN_FLIGHT and wait in start and wait not in found:
+            sent = storages(program).of_args(program[start[wait]].args)
+            if not sent.isdisjoint(written[later][1]):
+                found[wait] = later
     return found
 
 

@@ -87,6 +87,10 @@ class Site:
         """Before the first op that uses the result of a member, or of any of them."""
         return min(one.used for one in ((member,) if member else self.bucket.members)), 0
 
+    def before_overwritten(self) -> tuple[int, int]:
+        """Before the first op that writes to what any member sends."""
+        return min(member.overwritten for member in self.bucket.members), 0
+
     def waits(self, member: Window) -> list[str]:
         family = [self.program.ops[position] for position in member.family]
         return [op.name for op in family if op.is_wait]
@@ -151,7 +155,10 @@ def as_bytes(site: Site) -> Mapping[str, Ref]:
 
 
 def coalesced(site: Site) -> Mapping[str, Ref]:
-    """One call of the backend's own for all members: no copies, a result for each."""
+    """One call of the backend's own for all members: no copies, a result for each.
+
+    It is under way until all its results have been waited for.
+    """
     first = site.starts[0]
     results = tuple(spec for start in site.starts for spec in start.out)
     sent = tuple(start.args[0] for start in site.starts)
@@ -161,7 +168,7 @@ def coalesced(site: Site) -> Mapping[str, Ref]:
     for index, member in enumerate(site.bucket.members):
         own, name = member.start.out, member.start.name
         part = site.add(site.at_launch, "part", "getitem", bucket, index, out=own, of=(name,))
-        found[name] = site.add(site.before_use(member), "done", "wait", part, out=own, of=site.waits(member))
+        found[name] = site.add(min(site.before_use(member), site.before_overwritten()), "done", "wait", part, out=own, of=site.waits(member))
     return found
 
 

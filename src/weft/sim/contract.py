@@ -165,4 +165,4 @@ def _window(program: Program, op: Op, pinned: bool) -> Window:
     position = program.index[op.name]
     waits = [program.index[wait] for wait in pairs(program).waits[op.name]]
     waited = waits[0] if waits else len(program) - 1
-    return Window(op, position, position, position + 1, waited, waited + 1, (), ())
+    return Window(op, position, position, position + 1, waited, waited + 1, (), (), (), waited + 1)
