@@ -168,7 +168,8 @@ def coalesced(site: Site) -> Mapping[str, Ref]:
     for index, member in enumerate(site.bucket.members):
         own, name = member.start.out, member.start.name
         part = site.add(site.at_launch, "part", "getitem", bucket, index, out=own, of=(name,))
-        found[name] = site.add(min(site.before_use(member), site.before_overwritten()), "done", "wait", part, out=own, of=site.waits(member))
+        where = min(site.before_use(member), site.before_overwritten())
+        found[name] = site.add(where, "done", "wait", part, out=own, of=site.waits(member))
     return found
 
 
