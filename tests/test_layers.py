@@ -24,14 +24,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tuning": {"optimize", "passes", "sim", "cost", "analysis", "ir", "errors"},
     "fx": {"ir", "errors"},
     "parallel": {"errors"},
-    "run": {"fx", "pipeline", "cost", "ir", "analysis", "errors"},
-    "report": {"ir", "analysis", "sim", "errors"},
+    "run": {"fx", "optimize", "pipeline", "passes", "verify", "sim", "cost", "ir", "analysis", "errors", ""},
+    "report": {"ir", "analysis", "sim", "verify", "errors"},
     "cli": {
         *("fx", "run", "pipeline", "optimize", "remedies", "tuning", "passes", "verify", "report", "sim", "cost"),
         *("analysis", "ir", "errors", ""),
     },
     "__main__": {"cli"},
-    "": {"errors", "ir", "cost", "sim", "passes", "verify", "optimize", "fx"},  # weft/__init__.py, the public names
+    "": {"errors", "ir", "cost", "sim", "passes", "verify", "optimize", "fx", "run"},  # weft/__init__.py, the public names
 }
 WITHOUT_TORCH = (
     *("errors", "ir", "analysis", "cost", "sim", "passes", "verify", "pipeline", "optimize"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.cost import Estimates, Machine, Profile
 from weft.errors import (
+    AgreementError,
     CostError,
     GraphError,
     MachineError,
@@ -33,13 +34,16 @@ from weft.verify import verify  # rebound, as `optimize` is
 
 if TYPE_CHECKING:
     from weft.fx import Compiled, capture, capture_compiled, from_fx, planning, to_fx
+    from weft.run import Comparison, Report, compile, enabled, install, last_report, profile  # noqa: A004
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PASSES",
     "PRESETS",
+    "AgreementError",
     "Collective",
+    "Comparison",
     "Compiled",
     "CostError",
     "Editor",
@@ -61,6 +65,7 @@ __all__ = [
     "ProgramError",
     "Ref",
     "Remark",
+    "Report",
     "TensorSpec",
     "Timeline",
     "Traits",
@@ -69,13 +74,18 @@ __all__ = [
     "WeftWarning",
     "capture",
     "capture_compiled",
+    "compile",
+    "enabled",
     "from_fx",
+    "install",
+    "last_report",
     "optimize",
     "parse",
     "parse_pipeline",
     "planning",
     "print_op",
     "print_program",
+    "profile",
     "replay",
     "simulate",
     "to_fx",
@@ -83,11 +93,18 @@ __all__ = [
 ]
 
 _NEED_TORCH = {
+    "Comparison": "weft.run",
     "Compiled": "weft.fx",
+    "Report": "weft.run",
     "capture": "weft.fx",
     "capture_compiled": "weft.fx",
+    "compile": "weft.run",
+    "enabled": "weft.run",
     "from_fx": "weft.fx",
+    "install": "weft.run",
+    "last_report": "weft.run",
     "planning": "weft.fx",
+    "profile": "weft.run",
     "to_fx": "weft.fx",
 }
 

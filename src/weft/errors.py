@@ -10,7 +10,8 @@
     ├── PassError        a pass that failed; names it, its cause and where the reproducer is
     ├── CostError        a cost model that gives an impossible time; names the op
     ├── MachineError     a machine that does not exist, or a file that does not describe one; knows the line
-    └── ProfileError     a file that is no trace of torch.profiler, or has nothing in it that can be used
+    ├── ProfileError     a file that is no trace of torch.profiler, or has nothing in it that can be used
+    └── AgreementError   ranks that cannot agree, or a rank that cannot learn what the others decided
 
     WeftWarning          an answer that Weft gives but would not swear to
 
@@ -89,6 +90,10 @@ class ProfileError(WeftError):
     def __init__(self, reason: str, source: str) -> None:
         self.reason, self.source = reason, source
         super().__init__(f"{source}: {reason}")
+
+
+class AgreementError(WeftError):
+    """Ranks that do not decide alike, or a rank that cannot tell whether they did."""
 
 
 class WeftWarning(UserWarning):

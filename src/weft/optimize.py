@@ -15,12 +15,14 @@ from weft import pipeline
 from weft.cost.machine import Machine
 from weft.cost.model import CostModel
 from weft.errors import OptionError, PlanError
+from weft.ir.notebook import grid, listing
 from weft.ir.pause import no_collection
 from weft.ir.program import Program
 from weft.ir.text import counted
 from weft.passes import PASSES, Pass, Plan, Remark, parse_pipeline
 from weft.pipeline import Stage
 from weft.sim import Timeline, simulate
+from weft.sim.summary import summary
 from weft.sim.units import size_text, time_text
 
 # Pipelines by name. "by_hand" has a bucket for each layer, which is prefetched one ahead. "safe" is predictable: the
@@ -75,6 +77,12 @@ class Optimized:
             f"{time_text(now.step_us)}, exposed {time_text(was.exposed_us)} → {time_text(now.exposed_us)}, peak "
             f"{size_text(was.peak_bytes)} → {size_text(now.peak_bytes)}"
         )
+
+    def _repr_html_(self) -> str:
+        """What was gained and what passes said of it, for a notebook."""
+        rows = [(row.name, row.before, row.after, row.change) for row in summary(self.before, self.after)]
+        said = listing([str(remark) for remark in self.remarks], most=10) if self.remarks else ""
+        return grid(("", "before", "after", "change"), rows) + said
 
 
 def optimize(

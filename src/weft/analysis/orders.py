@@ -1,8 +1,8 @@
-"""The same Program in another order, with its facts."""
+"""Orders: the same Program in another one, with its facts; and one in which all comes behind what it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from weft.analysis.dependencies import dependencies
@@ -15,6 +15,23 @@ def reordered(program: Program, order: Sequence[int]) -> Program:
     made = replace(program, ops=tuple([program.ops[place] for place in order]))
     note_order(program, made, order)
     return made
+
+
+def depth_first(roots: Iterable[int], needs: Sequence[Sequence[int]]) -> Iterator[int]:
+    """Each of the roots in turn, behind all that it needs and that has not been there yet."""
+    begun: set[int] = set()
+    for root in roots:
+        path = [(root, iter(needs[root]))] if root not in begun else []
+        begun.add(root)
+        while path:
+            number, rest = path[-1]
+            missing = next((one for one in rest if one not in begun), None)
+            if missing is None:
+                path.pop()
+                yield number
+            else:
+                begun.add(missing)
+                path.append((missing, iter(needs[missing])))
 
 
 def note_order(program: Program, made: Program, order: Sequence[int]) -> None:

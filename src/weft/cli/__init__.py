@@ -9,6 +9,7 @@ import click
 _COMMANDS = {
     "calibrate": "measure the cluster that is here, and write it down as a machine",
     "demo": "capture a small sharded model, optimise it, run both on real processes and compare",
+    "diff": "say what is different in another program, and what that bought",
     "explain": "say why a step waits for its collectives, and what would help",
     "machines": "list the machines that Weft knows, or show one and where its figures come from",
     "opt": "put a program through passes",

@@ -51,13 +51,24 @@ class Profile:
         """Read one trace, or one of each rank: Chrome JSON, packed with gzip or not. Raises ProfileError."""
         if not paths:
             raise ProfileError("name at least one trace", "a profile")
-        traces = [read_trace(Path(path)) for path in paths]
+        return Profile.of([read_trace(Path(path)) for path in paths])
+
+    @staticmethod
+    def of(traces: Sequence[Trace]) -> Profile:
+        """What traces say that were read already. Raises ProfileError if two are of one rank."""
         _check_ranks(traces)
         return Profile(_op_times(traces), CollectiveTimes(_collective_times(traces)), tuple(_remarks(traces)))
 
     def op_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float | None:
-        """The median time of this operator on tensors of these shapes and dtypes."""
-        return self.ops.get(_profiled(op, inputs))
+        """The median time of this operator on tensors of these shapes and dtypes.
+
+        Compiled code calls the form that is also given the memory for its result; that is the same op.
+        """
+        found = self.ops.get(_profiled(op, inputs))
+        if found is not None:
+            return found
+        results = [spec for spec in op.out if isinstance(spec, TensorSpec)]
+        return self.ops.get(_profiled(op, (*inputs, *results)))
 
     def collective_us(self, collective: Collective, total_bytes: int) -> float | None:
         """The time of a collective, as `CollectiveTimes.find` has it."""

@@ -28,7 +28,7 @@ def print_program(program: Program) -> str:
     header = [f"weft {VERSION}"]
     header += [f"history {json.dumps(stamp)}" for stamp in program.history]
     header += [f"rank {program.rank}"] if program.rank is not None else []
-    header += [f"group {_name(group.name)} = {_ranks(group.ranks)}" for group in program.groups]
+    header += [f"group {_name(group.name)} = {print_ranks(group.ranks)}" for group in program.groups]
     header += [f"symbol {name} = {value}" for name, value in _symbol_hints(program)]
     results = ", ".join(_arg(output) for output in program.outputs)
     lines = [*header, "", *map(print_op, program.ops), f"return {results}".rstrip()]
@@ -102,7 +102,7 @@ def _name(name: str) -> str:
     return name if _IDENTIFIER.fullmatch(name) else json.dumps(name)
 
 
-def _ranks(ranks: tuple[int, ...]) -> str:
+def print_ranks(ranks: tuple[int, ...]) -> str:
     """Runs of equal distance are shortened: `0..7`, `0..56 by 8`."""
     words: list[str] = []
     rest = ranks

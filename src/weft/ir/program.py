@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from weft.ir.args import Arg, Ref, refs
+from weft.ir.notebook import listing
 from weft.ir.printer import print_program
 from weft.ir.specs import Spec
 from weft.ir.traits import PURE, Traits
@@ -171,3 +172,7 @@ class Program:
 
     def __str__(self) -> str:
         return print_program(self)
+
+    def _repr_html_(self) -> str:
+        """Its beginning, for a notebook."""
+        return listing(str(self).splitlines(), most=100)

@@ -13,12 +13,12 @@ from weft.cost import topology
 from weft.cost.estimates import Estimates
 from weft.cost.machine import Machine
 from weft.errors import OptionError
+from weft.ir.origins import GRADIENT, module_path
 from weft.ir.program import Group, Op, Program
 from weft.passes.base import Context, Remark
 
 WORDS = ("all", "parameters", "inter_node")  # anything else is the path of a module
 _PATH = re.compile(r"[\w*?-]+(\.[\w*?-]+)*")
-_GRADIENT = "gradient of "  # how an origin begins where the capture knows whose gradient is reduced
 
 
 def check_only(pass_name: str, only: str) -> None:
@@ -57,12 +57,6 @@ def missed(program: Program, pass_name: str, only: str) -> Remark | None:
     near = ", ".join(get_close_matches(only, modules, n=3, cutoff=0.0))
     others = f"the nearest modules are {near}" if near else "no collective of this program says where it comes from"
     return Remark(pass_name, program.starts[0].name, "note", f"no collective is of {only}: {others}")
-
-
-def module_path(origin: str) -> str:
-    """The path of the module or of the parameter in an origin; "" if it has only a place in a file."""
-    first, _, place = origin.removeprefix(_GRADIENT).partition(" ")
-    return "" if not place and ":" in first else first
 
 
 def enclosing(origin: str, pattern: str) -> str:
@@ -111,7 +105,7 @@ def _not_of_parameters(program: Program) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for op in program.starts:
         assert op.comm is not None, "a start communicates"
-        if op.origin.startswith(_GRADIENT):
+        if op.origin.startswith(GRADIENT):
             continue
         if op.comm.kind == "all_gather":
             if (maker := _maker(program, op, told)) is not None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from weft.analysis.windows import Window, windows
 from weft.errors import OptionError
+from weft.ir.origins import module_path
 from weft.ir.program import Program
-from weft.passes.only import module_path, path_matches
+from weft.passes.only import path_matches
 
 
 @dataclass(frozen=True)

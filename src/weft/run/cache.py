@@ -26,7 +26,7 @@ def user_cache() -> Path:
 
 def load_times(path: Path, device: str) -> dict[str, float]:
     """The times that were measured on a device. A file that is damaged is ignored, with a WeftWarning."""
-    return {key: float(us) for key, us in _read(path).get(device, {}).items() if _is_time(us)}
+    return {key: float(us) for key, us in _read(path).get(device, {}).items() if is_time(us)}
 
 
 def save_times(path: Path, device: str, times: Mapping[str, float]) -> None:
@@ -58,5 +58,6 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     return {device: times for device, times in devices.items() if isinstance(times, dict)}
 
 
-def _is_time(us: object) -> bool:
+def is_time(us: object) -> bool:
+    """Whether this can be a time: a number, not negative, not infinite."""
     return isinstance(us, float | int) and not isinstance(us, bool) and us < 1e18 and isfinite(us) and us >= 0

@@ -10,10 +10,12 @@ from weft.analysis.memory import Memory, memory
 from weft.analysis.pairs import pairs
 from weft.cost.model import CostModel
 from weft.cost.prices import Prices
+from weft.ir.notebook import grid, listing
 from weft.ir.program import Program
 from weft.sim.bounds import Bound, lower_bound
 from weft.sim.intervals import Interval
 from weft.sim.reasons import Exposure, reasons
+from weft.sim.summary import figures
 
 _ROUNDING = 1e-12  # of the step: what is held for less is arithmetic
 
@@ -105,3 +107,9 @@ class Timeline:
     def bound_us(self) -> float:
         """No legal order, bucketing or splitting of this program makes the step shorter than this."""
         return self.bound.us
+
+    def _repr_html_(self) -> str:
+        """Its figures, and what is exposed most, for a notebook."""
+        rows = [(name, figure.text) for name, figure in figures(self).items()]
+        exposed = listing([str(exposure) for exposure in self.exposures], most=5) if self.exposures else ""
+        return grid(("", "timeline"), rows) + exposed

@@ -1,0 +1,162 @@
+"""The backend of `torch.compile`: by name, `torch.compile(model, backend="weft")`, or through `weft.compile`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor import config, list_mode_options
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._ops import OpOverload
+from torch.fx import GraphModule
+
+from weft.fx import to_fx
+from weft.run import plan_cache
+from weft.run.claims import Launches
+from weft.run.consent import alone, consent, this_rank
+from weft.run.decisions import decide, role_of
+from weft.run.hook import WeftPass, patches
+from weft.run.reports import Report
+from weft.run.session import SESSION
+from weft.run.settings import Settings
+
+# The libraries of operators that communicate.
+_COMMUNICATING = ("_c10d_functional", "c10d", "c10d_functional", "symm_mem")
+
+
+def compile(  # noqa: A001
+    model: Callable[..., Any], *, fullgraph: bool = False, dynamic: bool | None = None, **options: Any
+) -> Any:
+    """`torch.compile` with Weft.
+
+    Options, all of which have a default: `machine`, `memory_limit`, `passes`, `mode` ("inductor" or "eager"),
+    `compute_estimator`, `collective_estimator`, `custom_runtime_estimation`, `agreement_timeout_s` and
+    `on_disagreement`; `weft.run.Settings` tells about each.
+    """
+    Settings.of(options)  # what is wrong is said here, and not when the model is first called
+    return torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, options=options)
+
+
+def backend(
+    module: GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
+) -> Any:
+    """Compile what Dynamo traced. `mode` is one of Inductor's, such as "max-autotune"; `options` are those of
+    `weft.compile`."""
+    settings = Settings.of(options).on(_devices(inputs))
+    if settings.mode == "eager":
+        return _eager(module, inputs, settings)
+    # On a hit, the cache of AOTAutograd would bring back graphs without asking anybody; Inductor's remains.
+    with functorch_config.patch(enable_autograd_cache=False):
+        return compile_fx(
+            module, inputs, inner_compile=_Inductor(settings), config_patches=list_mode_options(mode or "default")
+        )
+
+
+@dataclass(frozen=True)
+class _Inductor:
+    """Compiles one graph with Inductor, with Weft in it if it communicates and the ranks agree."""
+
+    settings: Settings
+
+    def __call__(self, module: GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
+        if not _communicates(module):
+            return compile_fx_inner(module, inputs, **how)
+        spare = None if alone() else _copied(module)  # compiling changes the graph
+        compiled, decided = self._compiled(module, inputs, how, WeftPass(self.settings))
+        if decided is None:
+            return compiled
+        launches, report = decided
+        verdict = consent(launches, self.settings)
+        if not verdict.agreed:
+            assert spare is not None, "one alone agrees"
+            if verdict.terms is not None:
+                return self._followed(spare, inputs, how, verdict.terms.lines)
+            compiled = compile_fx_inner(spare, inputs, **how)
+            report = replace(report, used=False, why=verdict.why)
+        SESSION.add(report, this_rank())
+        return compiled
+
+    def _followed(
+        self, module: GraphModule, inputs: Sequence[Any], how: Mapping[str, Any], agreed: Sequence[str]
+    ) -> Any:
+        """The graph compiled so that it launches what was agreed upon earlier."""
+        compiled, decided = self._compiled(module, inputs, how, WeftPass(self.settings, agreed))
+        assert decided is not None, "it communicated a moment ago"
+        SESSION.add(decided[1], this_rank())
+        return compiled
+
+    def _compiled(
+        self, module: GraphModule, inputs: Sequence[Any], how: Mapping[str, Any], hook: WeftPass
+    ) -> tuple[Any, tuple[Launches, Report] | None]:
+        """The compiled graph, and what was decided about it, now or when it came into Inductor's cache."""
+        spare = _copied(module)
+        with config.patch(patches(hook)):
+            compiled = compile_fx_inner(module, inputs, **how)
+            key = compiled._fx_graph_cache_key
+            if not hook.ran and key is not None:
+                if (known := plan_cache.load(key)) is not None:
+                    return compiled, (known[0], replace(known[1], cached=True))
+                with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False):
+                    compiled = compile_fx_inner(spare, inputs, **how)
+        if hook.decision is None:
+            return compiled, None
+        if key is not None:
+            plan_cache.save(key, hook.decision.launches, hook.decision.report)
+        return compiled, (hook.decision.launches, hook.decision.report)
+
+
+def _eager(module: GraphModule, inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
+    """Without Inductor: AOTAutograd's graphs, changed, and run op by op."""
+
+    def compiled(is_inference: bool) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
+        return lambda graph, _: make_boxed_func(_improved(graph, settings, is_inference))
+
+    made: Callable[..., Any] = aot_autograd(
+        fw_compiler=compiled(False),
+        bw_compiler=compiled(False),
+        inference_compiler=compiled(True),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )(module, inputs)
+    return made
+
+
+def _improved(module: GraphModule, settings: Settings, is_inference: bool) -> GraphModule:
+    if not _communicates(module):
+        return module
+    role = role_of(module.graph, is_inference)
+    decision = decide(module.graph, settings, role)
+    if decision is None:
+        return module
+    verdict = consent(decision.launches, settings)
+    if not verdict.agreed and verdict.terms is not None:
+        decision = decide(module.graph, settings, role, verdict.terms.lines)
+        assert decision is not None, "it communicated a moment ago"
+    elif not verdict.agreed:
+        SESSION.add(replace(decision.report, used=False, why=verdict.why), this_rank())
+        return module
+    SESSION.add(decision.report, this_rank())
+    return to_fx(decision.program)
+
+
+def _communicates(module: GraphModule) -> bool:
+    called = (node.target for node in module.graph.nodes if node.op == "call_function")
+    return any(isinstance(target, OpOverload) and target.namespace in _COMMUNICATING for target in called)
+
+
+def _copied(module: GraphModule) -> GraphModule:
+    """The module with a graph of its own, whose nodes share what they tell of their values."""
+    copied = GraphModule(module, copy.deepcopy(module.graph))
+    copied.meta.update(module.meta)
+    return copied
+
+
+def _devices(inputs: Iterable[Any]) -> list[torch.device]:
+    return [value.device for value in inputs if isinstance(value, torch.Tensor)]

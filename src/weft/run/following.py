@@ -1,0 +1,112 @@
+"""A graph that must launch what other ranks launch already.
+
+A rank that compiles a step once more by itself, since it alone saw another length, has no say: the others will not
+compile, and go on with what was agreed upon. So this rank puts the same collectives into the same buckets and launches
+them in the same order, whatever it would have decided for its own sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from weft import pipeline
+from weft.analysis.dependencies import dependencies
+from weft.analysis.orders import depth_first, reordered
+from weft.analysis.windows import windows
+from weft.cost.model import CostModel
+from weft.errors import AgreementError, WeftError
+from weft.ir.program import Program
+from weft.optimize import Optimized, optimize
+from weft.passes import PASSES, Plan, parse_pipeline
+from weft.passes.base import fingerprint
+from weft.passes.combine import place
+from weft.passes.members import apply_buckets, bucket_step
+from weft.run.claims import launch_lines
+from weft.run.settings import Settings
+from weft.sim import simulate
+from weft.verify import verify
+
+# What `launches` writes of a collective or a bucket: which numbers are in it, and whether it has a result for each.
+_LINE = re.compile(r".* over group \d+ of \d+: (?P<members>\d+(, \d+)*)(?P<several> as \d+)?")
+_WAYS = ("default", "custom_op", "multidtype")  # through one buffer; the line does not say how it is filled
+
+
+def followed(before: Program, agreed: Sequence[str], role: str, settings: Settings) -> Optimized:
+    """A graph that launches what was agreed upon. AgreementError if this one cannot."""
+    cost, difference = settings.cost(), ""
+    for way in _WAYS:
+        try:
+            made = _in_order(_merged(before, _deduped(before, settings), agreed, way), before, agreed)
+            verify(before, made, reorders=True)
+        except WeftError as error:
+            difference = difference or str(error)
+            continue
+        lines = launch_lines(before, made)
+        if lines == tuple(agreed):
+            return _scheduled(before, made, agreed, cost)
+        difference = difference or _first_difference(lines, agreed)
+    raise AgreementError(
+        f"this rank compiled a {role} graph anew, and cannot make it launch what all ranks agreed upon before, so they "
+        f"would hang: {difference}. Compile with dynamic=True, or mark what changes with torch._dynamo.mark_dynamic "
+        "before the first step, so that no rank compiles alone"
+    )
+
+
+def _deduped(before: Program, settings: Settings) -> Program:
+    chosen = [one for one in settings.pipeline if one.name == "dedupe"]
+    return pipeline.run(before, chosen, cost=settings.cost(), memory_limit=settings.limit).program
+
+
+def _merged(before: Program, program: Program, agreed: Sequence[str], way: str) -> Program:
+    """The program with the buckets that the lines name; they number the collectives of what it was before."""
+    found, steps = windows(program), []
+    for line in agreed:
+        members, several = _members(line)
+        if len(members) > 1:
+            names = [before.communicating[number].name for number in members if number < len(before.communicating)]
+            if {*names} - found.keys() or place([found[name] for name in names]) is None:
+                raise AgreementError(f"here, these have no place in common: {line}")
+            steps.append(bucket_step(program, [found[name] for name in names], "coalesced" if several else way))
+    return apply_buckets(program, Plan("bucket", fingerprint(program), tuple(steps)))
+
+
+def _members(line: str) -> tuple[list[int], bool]:
+    read = _LINE.fullmatch(line)
+    if read is None:
+        raise AgreementError(f"it is more than a bucket: {line}")
+    return [int(number) for number in read["members"].split(", ")], read["several"] is not None
+
+
+def _in_order(program: Program, before: Program, agreed: Sequence[str]) -> Program:
+    """The program with its collectives launched in the order of the lines, where what they need allows it.
+
+    A collective comes before all that are launched after it, so its place is at most theirs.
+    """
+    turn = {line: number for number, line in enumerate(agreed)}
+    lines = dict(zip((op.name for op in program.communicating), launch_lines(before, program), strict=True))
+    starts = sorted(program.communicating, key=lambda op: turn.get(lines[op.name], len(turn)))
+    place_of = {position: (position, 0, 0) for position in range(len(program))}
+    latest = len(program)
+    for number, op in reversed([*enumerate(starts)]):
+        latest = min(latest, program.index[op.name])
+        place_of[program.index[op.name]] = (latest, -1, number)
+    needs = [sorted(earlier, key=place_of.__getitem__) for earlier in dependencies(program).before]
+    order = depth_first(sorted(place_of, key=place_of.__getitem__), needs)
+    return reordered(program, [*order])
+
+
+def _scheduled(before: Program, made: Program, agreed: Sequence[str], cost: CostModel) -> Optimized:
+    """The same launches in the same order at better places, if there are such."""
+    keeping = parse_pipeline("schedule{keep_order=true}", PASSES)
+    better = optimize(made, cost=cost, passes=keeping)
+    if launch_lines(before, better.program) == tuple(agreed):
+        made = better.program
+    return Optimized(simulate(before, cost), simulate(made, cost), (), ())
+
+
+def _first_difference(lines: Sequence[str], agreed: Sequence[str]) -> str:
+    for number, (here, there) in enumerate(zip(lines, agreed, strict=False)):
+        if here != there:
+            return f"launch {number} is '{here}' here and '{there}' there"
+    return f"there are {len(lines)} launches here and {len(agreed)} there"

@@ -1,0 +1,86 @@
+"""A rank that compiles alone launches what the others launch, whatever it would have decided itself."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import weft
+from tests.programs import programs
+from tests.test_properties import inputs
+from tests.verify.test_soundness import bits
+from weft import Program, pipeline
+from weft.errors import AgreementError
+from weft.passes import PASSES, parse_pipeline
+from weft.run import virtual
+from weft.run.claims import launch_lines, launches
+from weft.run.following import followed
+from weft.run.settings import Settings
+
+PIPELINES = ("bucket", "bucket{mode=coalesced}", "bucket{max_count=2}", "dedupe,bucket", "schedule", "hoist_starts")
+
+
+@given(subject=programs(steps=(10, 30)), passes=st.sampled_from(PIPELINES))
+def test_what_was_agreed_upon_is_launched_and_computes_the_same(subject: Program, passes: str) -> None:
+    cost = weft.Machine.load("gloo-cpu")
+    agreed = pipeline.run(subject, parse_pipeline(passes, PASSES), cost=cost).program
+    if not subject.communicating:
+        return
+    found = followed(subject, launch_lines(subject, agreed), "forward", Settings(machine=cost, passes=passes))
+    assert launch_lines(subject, found.program) == launch_lines(subject, agreed)
+    weft.verify(subject, found.program)
+    assert bits(virtual(found.program, inputs(subject))) == bits(virtual(subject, inputs(subject)))
+
+
+TEXT = """weft 1
+group dp = 0..1
+{symbol}
+%a: f32[{n},4] = input()
+%b: f32[2,4] = input()
+%ga: f32[2*{n},4] = all_gather.start(%a) over dp
+%wa: f32[2*{n},4] = wait(%ga)
+%gb: f32[4,4] = all_gather.start(%b) over dp
+%wb: f32[4,4] = wait(%gb)
+return %wa, %wb
+"""
+STATIC, DYNAMIC = weft.parse(TEXT.format(symbol="", n=3)), weft.parse(TEXT.format(symbol="symbol s0 = 96\n", n="s0"))
+
+
+def test_a_graph_has_the_same_key_and_lines_whatever_its_sizes() -> None:
+    assert launches(STATIC, STATIC, "forward") == launches(DYNAMIC, DYNAMIC, "forward")
+    assert launches(STATIC, STATIC, "forward").key != launches(STATIC, STATIC, "backward").key
+    assert launch_lines(STATIC, STATIC) == (
+        "all_gather.start f32 over group 0 of 2: 0",
+        "all_gather.start f32 over group 0 of 2: 1",
+    )
+
+
+def test_a_bucket_of_other_sizes_is_followed() -> None:
+    agreed = ("all_gather.start f32 over group 0 of 2: 0, 1",)
+    found = followed(DYNAMIC, agreed, "forward", Settings(machine="gloo-cpu"))
+    assert launch_lines(DYNAMIC, found.program) == agreed
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (
+            "all_gather.start f32 over group 0 of 2: 0, 7",
+            "launch 0 is 'all_gather.start f32 over group 0 of 2: 0' here and 'all_gather.start f32 over group 0 of 2: "
+            "0, 7' there",
+        ),
+        (
+            "all_gather.start f32 over group 0 of 2: chunk, 1",
+            "it is more than a bucket: all_gather.start f32 over group 0 of 2: chunk, 1",
+        ),
+    ],
+)
+def test_what_cannot_be_followed_is_an_error_that_says_so(line: str, why: str) -> None:
+    with pytest.raises(AgreementError) as caught:
+        followed(STATIC, (line,), "forward", Settings(machine="gloo-cpu"))
+    assert str(caught.value) == (
+        "this rank compiled a forward graph anew, and cannot make it launch what all ranks agreed upon before, so they "
+        f"would hang: {why}. Compile with dynamic=True, or mark what changes with torch._dynamo.mark_dynamic before "
+        "the first step, so that no rank compiles alone"
+    )
