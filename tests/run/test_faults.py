@@ -42,7 +42,7 @@ def trains(store: Store, rank: int, options: dict[str, Any], torch_version: str 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         model = model_of(Case("fsdp"))
-        run = weft.compile(model, mode="eager", **options)
+        run = weft.compile(model, **{"mode": "eager", **options})
         try:
             for step in range(STEPS):
                 if step == ends_at:
@@ -84,6 +84,12 @@ def test_a_rank_with_another_plan() -> None:
         told = two(server, {"passes": "schedule"}, {"passes": "safe"})
     safe = "schedule{max_memory_increase_gb=0, keep_order=true, reorder_compute=false, rounds=1}"
     alike(told, f'"passes schedule" on rank 0, "passes {safe}" on rank 1')
+
+
+def test_a_rank_with_another_plan_under_inductor() -> None:
+    with serving() as server:
+        told = two(server, {"passes": "dedupe", "mode": "inductor"}, {"passes": "schedule", "mode": "inductor"})
+    alike(told, '"passes dedupe" on rank 0, "passes schedule" on rank 1')
 
 
 def test_a_rank_with_another_torch() -> None:

@@ -47,9 +47,9 @@ def diff_json(before: Program, after: Program, found: Sequence[Change], timeline
 
 
 def _header(before: Program, after: Program, timelines: Timelines | None) -> str:
-    collectives = f"{len(before.communicating):,} → {counted(len(after.communicating), 'collective')}"
+    collectives = f"{len(before.communicating)} → {counted(len(after.communicating), 'collective')}"
     if timelines is None:
-        return f"{collectives}, {len(before):,} → {counted(len(after), 'op')}"
+        return f"{collectives}, {len(before)} → {counted(len(after), 'op')}"
     was, now = timelines
     step = f"step {time_text(was.step_us)} → {time_text(now.step_us)} ({_signed(was.step_us - now.step_us)})"
     return f"{step}, exposed {time_text(was.exposed_us)} → {time_text(now.exposed_us)}, {collectives}"

@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 from torch._inductor import config, list_mode_options
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._ops import OpOverload
@@ -78,7 +79,7 @@ class _Inductor:
             assert spare is not None, "one alone agrees"
             if verdict.terms is not None:
                 return self._followed(spare, inputs, how, verdict.terms.lines)
-            compiled = compile_fx_inner(spare, inputs, **how)
+            compiled = _compiled_again(spare, inputs, how)
             report = replace(report, used=False, why=verdict.why)
         SESSION.add(report, this_rank())
         return compiled
@@ -87,6 +88,7 @@ class _Inductor:
         self, module: GraphModule, inputs: Sequence[Any], how: Mapping[str, Any], agreed: Sequence[str]
     ) -> Any:
         """The graph compiled so that it launches what was agreed upon earlier."""
+        _forget_strides()
         compiled, decided = self._compiled(module, inputs, how, WeftPass(self.settings, agreed))
         assert decided is not None, "it communicated a moment ago"
         SESSION.add(decided[1], this_rank())
@@ -104,12 +106,25 @@ class _Inductor:
                 if (known := plan_cache.load(key)) is not None:
                     return compiled, (known[0], replace(known[1], cached=True))
                 with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False):
-                    compiled = compile_fx_inner(spare, inputs, **how)
+                    compiled = _compiled_again(spare, inputs, how)
         if hook.decision is None:
             return compiled, None
         if key is not None:
             plan_cache.save(key, hook.decision.launches, hook.decision.report)
         return compiled, (hook.decision.launches, hook.decision.report)
+
+
+def _compiled_again(module: GraphModule, inputs: Sequence[Any], how: Mapping[str, Any]) -> Any:
+    """A graph compiled a second time, as if it had not been compiled before."""
+    _forget_strides()
+    return compile_fx_inner(module, inputs, **how)
+
+
+def _forget_strides() -> None:
+    """Inductor tells AOTAutograd how results are laid out, and expects to do so once for each graph."""
+    context = TracingContext.try_get()
+    if context is not None and context.output_strides is not None:
+        context.output_strides.clear()
 
 
 def _eager(module: GraphModule, inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:

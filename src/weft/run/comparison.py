@@ -81,7 +81,7 @@ class Comparison:
         often = f"{said}, {_times(worst.times)} a step"
         if abs(worst.us) < _WORTH * step:
             return f"no difference is more than {_WORTH:.0%} of the step; the largest is {often}"
-        return f"most of the error is in {often}; {_REMEDIES[worst.kind]}"
+        return f"the largest error is in {often}; {_REMEDIES[worst.kind]}"
 
     def __str__(self) -> str:
         return "\n".join(visible(line) for line in self._lines())
@@ -123,7 +123,7 @@ def _signed(us: float) -> str:
 
 
 def _times(number: float) -> str:
-    return "once" if number == 1 else f"{number:g} times"
+    return {1.0: "once", 2.0: "twice"}.get(number, f"{number:g} times")
 
 
 def _aligned(rows: Sequence[tuple[str, ...]], sides: str) -> Iterator[str]:
