@@ -44,9 +44,10 @@ def test_programs_in_the_documents_are_valid_and_print_as_they_stand(where: str)
 @pytest.mark.parametrize("where", PYTHON)
 def test_python_in_the_documents_runs(where: str, tmp_path: Path) -> None:
     (tmp_path / "document.py").write_text(PYTHON[where])
-    # The README speaks of a graph that the reader has.
+    # Documents speak of a graph and of a model that the reader has.
     graph_module = make_fx(lambda x: x.relu() + 1, tracing_mode="fake")(torch.ones(3))
-    runpy.run_path(str(tmp_path / "document.py"), {"graph_module": graph_module})
+    given = {"graph_module": graph_module, "model": torch.nn.Linear(2, 2)}
+    runpy.run_path(str(tmp_path / "document.py"), given)
 
 
 @pytest.mark.parametrize("where", CONSOLE)

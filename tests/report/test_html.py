@@ -11,7 +11,7 @@ import pytest
 
 from tests.report.samples import HOSTILE, named_report, report
 from weft.errors import WeftError
-from weft.report import html
+from weft.report import pages
 
 MEMBERS = {"g0": 0, "h0": 1, "g1": 3, "h1": 4, "g2": 6, "h2": 7}  # and which collective each of them was
 
@@ -95,14 +95,14 @@ def test_a_part_that_looks_like_a_place_for_another_stays_what_it_is() -> None:
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "find_spec", lambda name: None)
+    monkeypatch.setattr(pages, "find_spec", lambda name: None)
     with pytest.raises(WeftError, match="pip install bokeh"):
         report()
 
 
 def test_the_assets_are_part_of_the_package() -> None:
-    assets = Path(html.__file__).parent / "assets"
+    assets = Path(pages.__file__).parent / "assets"
     assert {path.name for path in assets.iterdir()} == {
-        "report.html", "report.css", "model.js", "charts.js", "details.js", "page.js"
+        "report.html", "report.css", "colors.js", "model.js", "charts.js", "details.js", "page.js", "sweep.html", "sweep.js"
     }  # fmt: skip
     assert "report/assets/*" in (Path(__file__).parents[2] / "pyproject.toml").read_text()

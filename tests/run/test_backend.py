@@ -154,9 +154,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_costs_the_cache(full_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_cache, "plan_cache", lambda: full_disk)
-    with pytest.warns(
-        weft.WeftWarning, match="cannot be written: No space left on device; the next start"
-    ):
+    with pytest.warns(weft.WeftWarning, match="cannot be written: No space left on device; the next start"):
         assert not cached()
     assert [path.name for path in full_disk.iterdir()] == ["filling"]
 

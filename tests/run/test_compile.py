@@ -18,7 +18,7 @@ LENGTHS = (BATCH, BATCH + 4, BATCH, 2 * BATCH)
 # With two ranks, sums have two terms, and no order of them is another one; with four, only exact passes keep the bits.
 TWO = (
     Case("ddp", gradients=torch.bfloat16, micro_batches=2),
-    Case("fsdp", gradients=torch.float16, evaluated=True),
+    Case("fsdp", gradients=torch.float16, evaluated=True, lengths=LENGTHS, alone=True),
     Case("fsdp", checkpointed=True, lengths=LENGTHS),
     Case("tp", micro_batches=2, evaluated=True, lengths=LENGTHS),
 )
@@ -46,7 +46,7 @@ def test_four_ranks_train_the_same() -> None:
 
 
 def test_what_inductor_compiles_trains_the_same_as_without() -> None:
-    cases = (Case("fsdp", micro_batches=2, evaluated=True, lengths=LENGTHS),)
+    cases = (Case("fsdp", micro_batches=2, lengths=LENGTHS, alone=True),)
     results = local_ranks(compare, 2, cases, [{}, {"mode": "inductor"}], time_limit_s=400)
     assert_same(results, cases)
     assert _counts(results[0][0][1].reports) == ["12 → 1", "20 → 2"]

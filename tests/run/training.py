@@ -56,7 +56,7 @@ class Case:
     - `gradients`: the dtype in which gradients travel, of a data parallel model
     - `micro_batches`: how many backwards there are before a step
     - `evaluated`: every few steps, the model is called without gradients
-    - `lengths`: the sizes of batches, in turn
+    - `lengths`: the sizes of batches, in turn; if it is for one `alone`, only the last rank sees others than the first
     """
 
     kind: str
@@ -65,6 +65,7 @@ class Case:
     checkpointed: bool = False
     evaluated: bool = False
     lengths: tuple[int, ...] = (BATCH,)
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,8 @@ def _train(rank: int, case: Case, model: nn.Module, run: Callable[[Tensor], Tens
 
 def _batch(case: Case, rank: int, step: int, numbers: torch.Generator) -> Tensor:
     """Of a tensor parallel model each rank gets its share of one batch."""
-    length = case.lengths[step % len(case.lengths)]
+    changes = not case.alone or rank == dist.get_world_size() - 1
+    length = case.lengths[step % len(case.lengths) if changes else 0]
     whole = torch.randn(length, WIDTH, generator=numbers)
     return whole.chunk(dist.get_world_size())[rank] if case.kind == "tp" else whole
 
