@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test bench lint test-slow accept clean
+.PHONY: demo test bench lint browser test-slow accept clean
 
 demo: $(READY)
 	$(BIN)/weft demo
 
-test: lint
+test: lint browser
 	$(BIN)/pytest -n 2
 
 bench: $(READY)
@@ -23,6 +23,13 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The tests of the report's page need Chromium. Where it cannot be had, they are skipped with a message.
+browser:
+	@command -v chromium > /dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
+		&& apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium > /dev/null; } \
+		|| echo "there is no Chromium, and it cannot be installed: the tests of the report's page will be skipped"
 
 # The property tests with 10,000 cases each.
 test-slow: $(READY)

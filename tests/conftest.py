@@ -10,7 +10,7 @@ from types import FrameType
 import pytest
 from hypothesis import settings
 
-settings.register_profile("quick", max_examples=40, deadline=None, derandomize=True)
+settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("slow", max_examples=10_000, deadline=None)
 settings.load_profile("quick")
 
