@@ -56,6 +56,7 @@ def test_commands_in_the_documents_work(where: str, tmp_path: Path, monkeypatch:
     step = next(text for place, text in PROGRAMS.items() if place.startswith("README"))
     for name in ("step.weft", "before.weft", "after.weft"):
         Path(name).write_text(step)
+    Path("examples").symlink_to(ROOT / "examples")
     Path("mlp.weft").write_text(next(text for place, text in PROGRAMS.items() if place.startswith("micro_pipelining")))
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for command, *printed in (part.splitlines() for part in CONSOLE[where].split("$ ")[1:]):

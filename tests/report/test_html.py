@@ -103,6 +103,7 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_the_assets_are_part_of_the_package() -> None:
     assets = Path(pages.__file__).parent / "assets"
     assert {path.name for path in assets.iterdir()} == {
-        "report.html", "report.css", "colors.js", "model.js", "charts.js", "details.js", "page.js", "sweep.html", "sweep.js"
+        "report.html", "report.css", "colors.js", "model.js", "charts.js", "details.js", "page.js",
+        "sweep.html", "sweep.js",
     }  # fmt: skip
     assert "report/assets/*" in (Path(__file__).parents[2] / "pyproject.toml").read_text()

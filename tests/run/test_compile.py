@@ -22,7 +22,7 @@ TWO = (
     Case("fsdp", checkpointed=True, lengths=LENGTHS),
     Case("tp", micro_batches=2, evaluated=True, lengths=LENGTHS),
 )
-FOUR = (Case("hsdp", evaluated=True), Case("tp", checkpointed=True))
+FOUR = (Case("hsdp", evaluated=True),)
 
 
 def test_two_ranks_train_the_same_bit_by_bit() -> None:
@@ -49,7 +49,7 @@ def test_what_inductor_compiles_trains_the_same_as_without() -> None:
     cases = (Case("fsdp", micro_batches=2, lengths=LENGTHS, alone=True),)
     results = local_ranks(compare, 2, cases, [{}, {"mode": "inductor"}], time_limit_s=400)
     assert_same(results, cases)
-    assert _counts(results[0][0][1].reports) == ["12 → 1", "20 → 2"]
+    assert _counts(results[0][0][1].reports) == ["12 → 1", "17 → 2"]
 
 
 def assert_same(results: list[list[list[Trained]]], cases: tuple[Case, ...]) -> None:
