@@ -24,7 +24,8 @@ from torch.fx import GraphModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import weft
-from weft.run import plan_cache
+from weft.run import Settings, plan_cache
+from weft.run.hook import WeftPass
 
 MACHINE = "gloo-cpu"
 INSTALLED = (
@@ -120,6 +121,16 @@ def test_another_option_is_another_graph() -> None:
     torch._dynamo.reset()
     called(weft.compile(gathers, machine=MACHINE, memory_limit="70GB"))
     assert not last().cached
+
+
+def test_what_is_kept_depends_on_where_the_ranks_are() -> None:
+    before = WeftPass(Settings(machine=MACHINE)).uuid()
+    group = dist.new_group([0])
+    assert WeftPass(Settings(machine=MACHINE)).uuid() != before
+    dist.destroy_process_group(group)
+    assert WeftPass(Settings(machine=MACHINE)).uuid() == before
+    assert WeftPass(Settings(machine=MACHINE, compute_estimator="benchmark")).uuid() is None
+    assert WeftPass(Settings(machine=MACHINE, custom_runtime_estimation=lambda what, given: 1.0)).uuid() is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"weft_decision": 1, "launches": {"key": 1}}', "\0" * 40])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import _get_default_store, _world
 
 from weft.errors import AgreementError, WeftWarning
 from weft.run.agreement import Verdict, agree
@@ -23,6 +23,13 @@ def this_rank() -> int:
 def alone() -> bool:
     """Whether there is nobody to agree with: one process, or ranks that are only made believe."""
     return not dist.is_initialized() or dist.get_world_size() == 1 or dist.get_backend() == "fake"
+
+
+def group_lines() -> list[str]:
+    """The groups of this process, and their ranks."""
+    if not dist.is_initialized():
+        return []
+    return sorted(f"{group.group_name}: {sorted(ranks)}" for group, ranks in _world.pg_group_ranks.items())
 
 
 def consent(launches: Launches, settings: Settings) -> Verdict:

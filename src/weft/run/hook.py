@@ -18,7 +18,7 @@ from torch.fx import Graph
 from weft.errors import AgreementError, OptionError
 from weft.fx import relink
 from weft.run.benchmark import present_device
-from weft.run.consent import alone, consent, this_rank
+from weft.run.consent import alone, consent, group_lines, this_rank
 from weft.run.decisions import Decision, decide, role_of
 from weft.run.order import Chained, Planned
 from weft.run.session import SESSION
@@ -49,9 +49,10 @@ class WeftPass(CustomInferenceAwareGraphPass):
         return True
 
     def uuid(self) -> str | None:
-        """What Inductor's cache must tell apart; None keeps it from using its cache."""
+        """What Inductor's cache must tell apart: a graph names its groups, and times depend on where their ranks are.
+        None keeps it from using its cache."""
         known = self._settings.uuid
-        return known if known is None or self._agreed is None else "\n".join([known, *self._agreed])
+        return None if known is None else "\n".join([known, *group_lines(), *(self._agreed or ())])
 
 
 class AgreeingPass(WeftPass):
