@@ -26,15 +26,16 @@ _CLONE_NEWNET = 0x40000000
 _SESSION = Path("/proc/self/autogroup")
 _PATIENCE_S = 30.0
 # The kernel hands over up to 64 KiB at once. A bucket that holds no two of these, or packets of 1500 bytes, make it cut
-# them up, which costs a third of a core at 300 Mbit/s; a larger bucket would let more of a message pass unlimited. What
-# waits for tokens is queued rather than dropped: a sender then never has to send anything again.
-_BURST_BYTES = 2**17
+# them up, which costs a third of a core at 300 Mbit/s. But what a bucket holds passes unlimited after a pause, as no
+# link would let it. So over a slow link less is handed over at once: as much as passes in so many seconds.
+_AT_ONCE_S, _LEAST_AT_ONCE, _MOST_AT_ONCE = 0.004, 2**14, 2**16
+# What waits for tokens is queued rather than dropped: a sender then never has to send anything again.
 _QUEUE_BYTES = 2**26
 _PACKET_BYTES = 9000
 # A connection that was idle goes on as fast as before.
 _TCP = "net.ipv4.tcp_slow_start_after_idle=0"
 _TRIAL = (
-    f"ip link add {DEVICE} type veth peer name peer && "
+    f"ip link add {DEVICE} type veth peer name peer && ip link set {DEVICE} gso_max_size {_MOST_AT_ONCE} && "
     f"tc qdisc add dev {DEVICE} root tbf rate 1mbit burst 64kb limit 1mb"
 )
 
@@ -48,6 +49,11 @@ def why_no_link() -> str | None:
         return "network namespaces need root"
     tried = subprocess.run(["unshare", "--net", "sh", "-c", _TRIAL], capture_output=True, text=True, check=False)
     return None if tried.returncode == 0 else tried.stderr.strip().splitlines()[-1]
+
+
+def at_once(bits_per_s: float) -> int:
+    """How many bytes the kernel hands over at once to a link of a rate. Twice as many may pass unlimited."""
+    return min(max(int(bits_per_s / 8 * _AT_ONCE_S), _LEAST_AT_ONCE), _MOST_AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,8 @@ class Hosts:
 
     def set_rate(self, bits_per_s: float) -> None:
         """Limit what this rank sends. Every rank must call this."""
-        bucket = ["rate", f"{bits_per_s:.0f}bit", "burst", f"{_BURST_BYTES}b", "limit", f"{_QUEUE_BYTES}b"]
+        bucket = ["rate", f"{bits_per_s:.0f}bit", "burst", f"{2 * at_once(bits_per_s)}b", "limit", f"{_QUEUE_BYTES}b"]
+        _run("ip", "link", "set", DEVICE, "gso_max_size", str(at_once(bits_per_s)))
         _run("tc", "qdisc", "replace", "dev", DEVICE, "root", "tbf", *bucket)
 
     def _join(self, rank: int) -> None:

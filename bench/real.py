@@ -1,21 +1,21 @@
-"""How long real steps take on two hosts whose link is as fast as you like: as written, and as Weft makes them.
+"""How long steps of training take on two hosts whose link is as fast as you like, compiled in all ways that there are.
 
-    python -m bench.real                                             # a tensor-parallel block, at three rates
-    python -m bench.real --steps tp,fsdp,ddp --ratios 1 --repetitions 31
-    python -m bench.real --also "micro_pipeline{always=true},schedule"
-    python -m bench.real --nice -20 --json real.json                 # on a machine on which others work too
+    python -m bench.real                                          # DDP, FSDP and TP, at three rates
+    python -m bench.real --kinds fsdp --ratios 1 --repetitions 31
+    python -m bench.real --nice -20 --json real.json              # on a machine on which others work too
 
 A host is a network namespace on this machine with one Gloo process in it, which has one thread and one core. The link
 is a veth pair; a token bucket limits its rate, which is chosen such that communication alone takes so many times as
-long as compute alone ("--ratios"). Compute alone is the step with every collective replaced by a copy of what the rank
-itself has; communication alone are its collectives, each waited for before the next. This takes root, `ip`, `tc` and
-`unshare`; without them the ranks talk over loopback, unlimited, and the rates are left out.
+long as compute alone ("--ratios"). Compute alone is the step under torch.compile with every collective replaced by a
+copy of what the rank itself has; communication alone are its collectives, each waited for before the next. This takes
+root, `ip`, `tc` and `unshare`; without them the ranks talk over loopback, unlimited, and the rates are left out.
 
-Plans are made for the machine as it is calibrated over the link at its rate, but for how much slower compute is beside
-communication, which the step's own compute beside a long all-reduce tells. Both ranks carry out the plans of rank 0.
-Every program is verified, and its results are compared with those of the step as written: they may differ by 1e-5 of
-the largest number in a result. The ways take turns, and a step has taken as long as on the slower rank. "÷ larger part"
-is the step relative to compute or communication alone, whichever is longer. Progress goes to standard error.
+A step is forward, backward and optimiser of a small Llama. Weft and torch's overlap scheduling plan for the machine as
+it is calibrated over the link at its rate. All ways begin with the same parameters, which are compared after a few
+steps. The ways take turns, and a step has taken as long as on the slower rank. "÷ larger part" is the step relative to
+compute or communication alone, whichever is longer. "÷ floor" is it relative to the sum of the larger parts of the
+forward and of the backward, which are two graphs: that much no plan can avoid. "Gloo ms" is what threads besides the
+one that computes took of the same core. Progress goes to standard error. Leaves with 1 if a promise is not kept.
 """
 
 from __future__ import annotations
@@ -26,180 +26,183 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter, process_time
+from time import process_time, thread_time
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 import weft
+from bench.captured_steps import communication_alone
+from bench.contenders import ALL, TORCH_DDP, Way, compiling, fixed_ways, planned_ways, silenced
 from bench.hosts import RANKS, Hosts, why_no_link
-from bench.options import listed
-from bench.real_cases import Case, Row, Spread, table, to_json
-from bench.real_steps import SIZES, Size, Step, communication_alone, compute_alone, step
-from bench.reality import MALLOC, calibrated, in_turn
-from weft import PASSES, PRESETS, Machine, Optimized, parse_pipeline
+from bench.options import count, listed, ratios
+from bench.rates import COMMUNICATION, COMPUTE, Call, measured, say, slowdown, tuned
+from bench.real_cases import Case, Part, Row, table, to_json, verdicts
+from bench.reality import MALLOC, calibrated
+from bench.trainings import SIZES, Size, Training, apart, data, parallel_model, torch_ddp, training
+from weft import Machine, Program
 from weft.errors import WeftError
 from weft.run import local_ranks
-from weft.run.probes import waited
+from weft.run.reports import Report
 from weft.run.samples import Effort, from_all
 
 RATIOS = (0.5, 1.0, 2.0)
-TOLERANCE = 1e-5
 # Collectives of the size of the steps' take a tenth of a second over the slower links.
 EFFORT = Effort(rounds=3, sample_s=0.01, growth=4, longest_s=0.1)
-COMPUTE, COMMUNICATION = "compute alone", "communication alone"
+TOLERANCE = 1e-4  # kernels that are fused round otherwise, and each step adds to it
 
-_FIRST_RATE, _SLOWEST, _FASTEST = 300e6, 1e6, 1e11  # bits per second
-_TUNINGS, _CLOSE = 6, 0.03  # how often a rate is corrected, and how near is near enough
-_TRIES = 7
-_FLIGHT, _MOST_HELD = 0.6, 0.5  # how long an all-reduce flies beside compute, and how much of that it may hold it up
-
-Call = Callable[[], Any]
+_TRIES = 3  # of what is measured to find a rate
+_STEPS = 2  # before parameters are compared: a gradient that is wrong shows after one
+_ROLES = ("forward", "backward")
+_FORWARD, _COMM = "forward alone", {role: f"communication of the {role}" for role in _ROLES}
 
 
 @dataclass(frozen=True)
 class Task:
-    """What ranks are to measure: steps by name, and pipelines by the names of their rows. No ratio: no rate."""
+    """What ranks are to measure, with contenders by their names. No ratio: no rate."""
 
     hosts: Hosts
     sizes: Mapping[str, Size]
-    ways: Mapping[str, str]
+    ways: tuple[str, ...]
     ratios: tuple[float | None, ...]
     repetitions: int
     effort: Effort
 
 
-def pipelines() -> Mapping[str, str]:
-    """What Weft does, by the name of its row."""
-    passes = PRESETS["default"].split(",")
-    without = [name for name in passes if name not in ("halve", "micro_pipeline")]
-    return {"scheduled": ",".join(without), "micro-pipelined": ",".join(passes)}
-
-
 # In a rank
 
 
-@torch.no_grad()
 def cases(rank: int, task: Task) -> list[Case]:
-    """What a rank finds: a case for each step and ratio."""
+    """What a rank finds: a case for each kind and ratio."""
     found = []
-    for name, size in task.sizes.items():
-        _say(rank, f"{name}: capturing the step")
-        with torch.enable_grad():
-            made = step(name, size)
-        for ratio in task.ratios:
-            found.append(_case(rank, task, name, made, ratio))
+    with compiling(Machine.load("gloo-cpu")):
+        for kind, size in task.sizes.items():
+            bench = _Bench(rank, task, kind, size)
+            found += [bench.case(ratio) for ratio in task.ratios]
     return found
 
 
-def _case(rank: int, task: Task, name: str, made: Step, ratio: float | None) -> Case:
-    title = name if ratio is None else f"{name}, {ratio:g}×"
-    alone: Mapping[str, Call] = {COMPUTE: compute_alone(made), COMMUNICATION: communication_alone(made)}
-    rate = None
-    if ratio is not None:
-        _say(rank, f"{title}: looking for the rate of the link")
-        rate = _tuned(task.hosts, alone, ratio)
-    _say(rank, f"{title}: calibrating" + ("" if rate is None else f" at {rate / 1e6:,.0f} Mbit/s"))
-    machine = calibrated(task.effort)
-    if rate is not None:
-        machine = replace(machine, compute_slowdown=_slowdown(alone[COMPUTE], rate))
-    optimized = {way: _planned(rank, made, machine, passes) for way, passes in task.ways.items()}
-    for way, one in optimized.items():
-        _say(rank, f"{title}: {way}: {one}")
-    before = weft.simulate(made.program, machine)
-    timelines = {"as written": before, **{way: one.after for way, one in optimized.items()}}
-    calls = {way: made.call(timeline.program) for way, timeline in timelines.items()}
-    apart = {way: _apart(way, calls["as written"], call) for way, call in calls.items()}
-    _say(rank, f"{title}: measuring")
-    times, others = _measured({**alone, **calls}, task.repetitions)
-    rows = [
-        Row(way, times[way], timeline.step_us, len(timeline.program.starts), apart[way])
-        for way, timeline in timelines.items()
-    ]
-    return Case(name, ratio, rate, times[COMPUTE], times[COMMUNICATION], tuple(rows), machine.compute_slowdown, others)
+class _Metered:
+    """A call whose CPU time in other threads than this one is noted."""
+
+    def __init__(self, call: Call) -> None:
+        self._call, self.others_us = call, list[float]()
+
+    def __call__(self) -> None:
+        whole, own = process_time(), thread_time()
+        self._call()
+        self.others_us.append((process_time() - whole - (thread_time() - own)) * 1e6)
 
 
-def _say(rank: int, line: str) -> None:
-    if rank == 0:
-        print(line, file=sys.stderr, flush=True)
+class _Bench:
+    """One kind of parallelism on one rank: what does not depend on the rate is compiled once."""
+
+    def __init__(self, rank: int, task: Task, kind: str, size: Size) -> None:
+        self._rank, self._task, self._kind, self._size = rank, task, kind, size
+        self._data = data(kind, size, rank)
+        self._wanted: list[Tensor] = []  # the parameters that all ways must come to
+        self._ready: dict[str, tuple[Training, float]] = {}
+        self._failures: dict[str, str] = {}
+        self._alone, self._programs = self._silenced()
+        self._prepare(fixed_ways(kind))
+
+    def case(self, ratio: float | None) -> Case:
+        """Everything at one rate of the link."""
+        title = self._kind if ratio is None else f"{self._kind}, {ratio:g}×"
+        rate = None if ratio is None else self._tuned(title, ratio)
+        machine = self._machine(title, rate)
+        old = {role: weft.last_report(role) for role in _ROLES}
+        self._prepare(planned_ways(machine, title))
+        new = {role: report for role in _ROLES if (report := weft.last_report(role)) is not None}
+        reports = {role: report for role, report in new.items() if report is not old[role]}
+        return self._measured(title, ratio, rate, machine, reports)
+
+    def _silenced(self) -> tuple[Training, list[Program]]:
+        say(self._rank, f"{self._kind}: compiling compute alone")
+        model = parallel_model(self._kind, self._size.config)
+        run, silent = silenced(model)
+        made = training(model, run, self._data)
+        made()
+        return made, silent.programs
+
+    def _prepare(self, ways: Mapping[str, Way]) -> None:
+        for name, way in ways.items():
+            if name in self._task.ways:
+                self._compile(name, way)
+
+    def _compile(self, name: str, way: Way) -> None:
+        """Compile a way, by its first steps, and compare; what fails is noted."""
+        say(self._rank, f"{self._kind}: compiling: {name}")
+        config = self._size.config
+        model = torch_ddp(config) if name == TORCH_DDP else parallel_model(self._kind, config)
+        why, made = "", None
+        try:
+            made = training(model, way(model), self._data)
+            for _ in range(_STEPS):
+                made()
+        except Exception as error:  # of torch's passes, whatever they raise; it is told in the table
+            why = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        why = next(filter(None, from_all(why)), "")
+        self._failures.pop(name, None)
+        self._ready.pop(name, None)
+        if why or made is None:
+            self._failures[name] = why
+            return
+        self._wanted = self._wanted or made.state()
+        off: float = max(from_all(apart(made.state(), self._wanted)))
+        if not off <= TOLERANCE:
+            raise WeftError(f"{self._kind}, {name}: after {_STEPS} steps, a parameter is {off:.1e} away")
+        self._ready[name] = made, off
+
+    def _tuned(self, title: str, ratio: float) -> float:
+        say(self._rank, f"{title}: looking for the rate of the link")
+        alone: Mapping[str, Call] = {COMPUTE: self._alone, COMMUNICATION: communication_alone(*self._programs)}
+        return tuned(self._task.hosts, alone, ratio, _TRIES)
+
+    def _machine(self, title: str, rate: float | None) -> Machine:
+        say(self._rank, f"{title}: calibrating" + ("" if rate is None else f" at {rate / 1e6:,.0f} Mbit/s"))
+        machine = calibrated(self._task.effort)
+        return machine if rate is None else replace(machine, compute_slowdown=slowdown(self._alone, rate, _TRIES))
+
+    def _measured(
+        self, title: str, ratio: float | None, rate: float | None, machine: Machine, reports: Mapping[str, Report]
+    ) -> Case:
+        say(self._rank, f"{title}: measuring")
+        communication = {_COMM[role]: _communication(reports.get(role)) for role in _ROLES}
+        metered = {name: _Metered(made) for name, (made, _) in self._ready.items()}
+        alone: Mapping[str, Call] = {COMPUTE: self._alone, _FORWARD: self._alone.forward, **communication}
+        alone = {**alone, COMMUNICATION: lambda: [call() for call in communication.values()]}
+        times, others = measured({**alone, **metered}, self._task.repetitions)
+        rows = [
+            Row(name, times[name], max(from_all(median(metered[name].others_us))), off)
+            for name, (_, off) in self._ready.items()
+        ]
+        forward = times[_FORWARD].median
+        computes = dict(zip(_ROLES, (forward, times[COMPUTE].median - forward), strict=True))
+        ahead, back = (Part(computes[role], times[_COMM[role]].median) for role in _ROLES)
+        predicted = sum(report.after.step_us for report in reports.values())
+        return Case(
+            self._kind,
+            ratio,
+            rate,
+            times[COMPUTE],
+            times[COMMUNICATION],
+            (ahead, back),
+            tuple(rows),
+            dict(self._failures),
+            predicted,
+            machine.compute_slowdown,
+            others,
+        )
 
 
-def _tuned(hosts: Hosts, alone: Mapping[str, Call], ratio: float) -> float:
-    """The rate, in bits per second, at which communication takes `ratio` times as long as compute; it is set."""
-    rate = _FIRST_RATE
-    for _ in range(_TUNINGS):
-        hosts.set_rate(rate)
-        times, _ = _measured(alone, _TRIES)
-        off = times[COMMUNICATION].median / times[COMPUTE].median / ratio
-        if abs(off - 1) <= _CLOSE:
-            break
-        rate = min(max(rate * off, _SLOWEST), _FASTEST)
-    hosts.set_rate(rate)
-    return rate
-
-
-def _slowdown(compute: Call, rate: float) -> float:
-    """How many times as long compute takes beside communication, by the step's compute beside one long all-reduce.
-
-    A calibration tells it by flights of a few milliseconds, and other processes hold matmuls up for as long.
-    """
-    alone, _ = _measured({COMPUTE: compute}, _TRIES)
-    seconds = _FLIGHT * alone[COMPUTE].median / 1e6
-    whole = torch.ones(max(1, int(rate / 32 * seconds)))  # each of two ranks sends all of it, 32 bits an element
-    world = dist.group.WORLD
-    assert world is not None
-    start = partial(torch.ops._c10d_functional.all_reduce, whole, "sum", world.group_name)
-    calls = {COMPUTE: compute, COMMUNICATION: waited(start), "both": waited(start, compute)}
-    times, _ = _measured(calls, _TRIES)
-    held = times["both"].median - times[COMPUTE].median
-    return 1 / (1 - min(max(held / times[COMMUNICATION].median, 0.0), _MOST_HELD))
-
-
-def _planned(rank: int, made: Step, machine: Machine, passes: str) -> Optimized:
-    """The step after passes, as rank 0 plans it: what ranks measured is the same, but their programs need not be."""
-    planned = weft.optimize(made.program, machine, passes=passes) if rank == 0 else None
-    plans = [planned.plan if planned is not None else ""]
-    dist.broadcast_object_list(plans, src=0)
-    result = planned or weft.replay(made.program, plans[0], machine)
-    weft.verify(made.program, result.program, reorders=True)
-    return result
-
-
-def _apart(way: str, written: Call, call: Call) -> float:
-    """By how much results differ from those of the step as written, the most of all ranks; WeftError if by too much."""
-    shares = [_share(*pair) for pair in zip(written(), call(), strict=True)]
-    worst: float = max(from_all(max(shares)))
-    if not worst <= TOLERANCE:
-        raise WeftError(f"{way}: a result is {worst:.1e} of its largest number away from the step as written")
-    return worst
-
-
-def _share(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max() / one.abs().max().clamp(min=1e-30)) if one.numel() else 0.0
-
-
-def _measured(calls: Mapping[str, Call], repetitions: int) -> tuple[dict[str, Spread], float]:
-    """The times of each call, of the slower rank, in turn; and the share of the cores that others had meanwhile."""
-    for call in calls.values():
-        call()
-    busy, own, begun = _busy_s(), process_time(), perf_counter()
-    times = in_turn(calls, repetitions)
-    cores = (perf_counter() - begun) * (os.cpu_count() or 1)
-    left = _busy_s() - busy - sum(from_all(process_time() - own))
-    ranks = from_all(times)
-    slower = {name: [max(both) for both in zip(*(one[name] for one in ranks), strict=True)] for name in calls}
-    return {name: Spread.of(one) for name, one in slower.items()}, max(0.0, median(from_all(left / cores)))
-
-
-def _busy_s() -> float:
-    """Seconds for which the cores of this machine have been busy, all together."""
-    user, nice, system, _, _, interrupts, soft, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
-    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
+def _communication(report: Report | None) -> Callable[[], Any]:
+    """The collectives of a graph that Weft made; of none, nothing."""
+    if report is None or report.program_after is None:
+        return communication_alone()
+    return communication_alone(report.program_after)
 
 
 # In the process that starts them
@@ -220,60 +223,45 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"No link with a rate: {why}. The ranks talk over loopback, unlimited.\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         hosts = Hosts(Path(folder), why is None, options.nice)
-        ratios = (None,) if why is not None else tuple(options.ratios)
-        sizes = {name: SIZES[name] for name in options.steps}
-        ways = {**pipelines(), **{passes: passes for passes in options.also}}
+        wanted = (None,) if why is not None else tuple(options.ratios)
+        sizes = {kind: SIZES[kind] for kind in options.kinds}
         try:
-            found = run(Task(hosts, sizes, ways, ratios, options.repetitions, EFFORT))
+            found = run(Task(hosts, sizes, tuple(options.ways), wanted, options.repetitions, EFFORT))
         except WeftError as error:
             sys.exit(f"bench.real: {error}")
         except KeyboardInterrupt:
             sys.exit("bench.real: interrupted; the ranks, their hosts and the link are gone")
     print("\n\n".join(map(table, found)))
+    told = [line for case in found for line in verdicts(case)]
+    print("\n" + "\n".join(map(str, told)))
     if options.json:
         options.json.write_text(to_json(found), encoding="utf-8")
+    sys.exit(0 if all(line.holds for line in told) else 1)
 
 
 def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=_steps, default=["tp"], help=f"of {', '.join(SIZES)}, separated by commas; tp")
-    parser.add_argument("--ratios", type=_ratios, default=RATIOS, help="communication to compute; 0.5,1,2")
-    parser.add_argument("--also", type=_passes, action="append", default=[], help="a pipeline to measure too")
-    parser.add_argument("--repetitions", type=_count, default=15, help="how often each way is run; 15")
+    parser.add_argument("--kinds", type=_kinds, default=[*SIZES], help=f"of {', '.join(SIZES)}, separated by commas")
+    parser.add_argument("--ratios", type=ratios, default=RATIOS, help="communication to compute; 0.5,1,2")
+    parser.add_argument("--ways", type=_ways, default=ALL, help=f"of {', '.join(ALL)}, separated by commas")
+    parser.add_argument("--repetitions", type=count, default=7, help="how often each way is run; 7")
     parser.add_argument("--nice", type=int, default=0, help="priority of the ranks, -20 to go before all others; 0")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args(words)
 
 
-def _steps(text: str) -> list[str]:
+def _kinds(text: str) -> list[str]:
     for name in listed(text):
         if name not in SIZES:
-            raise argparse.ArgumentTypeError(f"{name!r} is no step; there are {', '.join(SIZES)}")
+            raise argparse.ArgumentTypeError(f"{name!r} is no kind; there are {', '.join(SIZES)}")
     return listed(text)
 
 
-def _passes(text: str) -> str:
-    try:
-        parse_pipeline(text, PASSES)
-    except WeftError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
-def _ratios(text: str) -> list[float]:
-    try:
-        ratios = list(map(float, listed(text)))
-    except ValueError:
-        ratios = []
-    if not ratios or not all(0.01 <= ratio <= 100 for ratio in ratios):
-        raise argparse.ArgumentTypeError(f"ratios are numbers from 0.01 to 100, separated by commas, not {text!r}")
-    return ratios
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"this is a number of times, at least 1, not {text!r}")
-    return int(text)
+def _ways(text: str) -> list[str]:
+    for name in listed(text):
+        if name not in ALL:
+            raise argparse.ArgumentTypeError(f"{name!r} is no way; there are {', '.join(ALL)}")
+    return listed(text)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch.utils._runtime_estimation as runtime_estimation
 from torch._inductor import comm_analysis
 from torch._inductor.comm_analysis import NVIDIA_GPU_TYPE
 from torch._inductor.fx_passes import fsdp, overlap_scheduling
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 import weft
 from weft.cost import Machine, prices
@@ -44,9 +44,9 @@ def torch_pass(
     `memory_increase` bytes to the peak as it reckons it; None means any number. Raises whatever the pass raises.
     """
     graph = weft.to_fx(program)
-    times = _Times(machine)
+    times = Times(machine)
     limit = _BOUNDLESS_GIB if memory_increase is None else memory_increase / _GIB
-    with _imagined(machine):
+    with imagined(machine):
         begin = process_time()
         made = overlap_scheduling.schedule_overlap_bucketing(
             graph,
@@ -61,7 +61,7 @@ def torch_pass(
     return weft.from_fx(made), seconds
 
 
-class _Times:
+class Times:
     """Answers torch's `custom_runtime_estimation`: milliseconds for every node, fused ones by their share.
 
     torch may merge collectives before it asks for the first time, and does not change the graph while it asks. So all
@@ -71,11 +71,13 @@ class _Times:
     def __init__(self, machine: Machine) -> None:
         self.seconds = 0.0
         self._machine = machine
+        self._graph: Graph | None = None
         self._known: dict[str, tuple[Op, float]] = {}
 
-    def __call__(self, node: Node, override_size: int | None) -> float:
+    def __call__(self, node: Node, override_size: int | None = None) -> float:
         """The time of a node; of a collective with `override_size`, that with so many bytes in all."""
-        if not self._known:
+        if node.graph is not self._graph:
+            self._graph = node.graph
             self._price(node)
         op, us = self._known[node.name]
         if op.comm is not None and override_size is not None:
@@ -86,13 +88,14 @@ class _Times:
         begin = process_time()
         program = weft.from_fx(node.graph)
         known = prices(program, self._machine)
-        for op, us, comm_us in zip(program.ops, known.us, known.comm_us, strict=True):
-            self._known[op.name] = op, us + comm_us
-        self.seconds = process_time() - begin
+        self._known = {
+            op.name: (op, us + comm_us) for op, us, comm_us in zip(program.ops, known.us, known.comm_us, strict=True)
+        }
+        self.seconds += process_time() - begin
 
 
 @contextmanager
-def _imagined(machine: Machine) -> Iterator[None]:
+def imagined(machine: Machine) -> Iterator[None]:
     """Inside, torch's pass finds the figures that it would ask a device for; it prices nothing with them.
 
     The bandwidth is for estimates that it logs; without one it would import triton. So are the FLOP/s, where it would

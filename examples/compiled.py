@@ -30,9 +30,9 @@ def build(mesh: DeviceMesh) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
     model = data_parallel(nn.Sequential(*layers), mesh, mode="fully_shard")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(mesh.get_rank())
-    if dist.get_backend() != "fake":  # ranks that are only planned have nothing to compile for
-        model = torch.compile(model, backend="weft")
-    return step, (model, optimizer, torch.randn(32, 256), torch.randn(32, 256))
+    planned = dist.get_backend() == "fake"  # ranks that are only planned have nothing to compile for
+    compiled = model if planned else torch.compile(model, backend="weft")
+    return step, (compiled, optimizer, torch.randn(32, 256), torch.randn(32, 256))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("analysis", "ir", "errors", ""),
     },
     "__main__": {"cli"},
-    "": {"errors", "ir", "cost", "sim", "passes", "verify", "optimize", "fx", "run"},  # weft/__init__.py, the public names
+    # weft/__init__.py, the public names
+    "": {"errors", "ir", "cost", "sim", "passes", "verify", "optimize", "fx", "run"},
 }
 WITHOUT_TORCH = (
     *("errors", "ir", "analysis", "cost", "sim", "passes", "verify", "pipeline", "optimize"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 
 from weft.cost.model import CostModel
-from weft.errors import OptionError, PassError
+from weft.errors import OptionError, PassError, PlanError, WeftError
 from weft.ir.program import Program
 from weft.ir.text import print_program
 from weft.passes import PASSES, Context, Pass, Plan, Remark, parse_pipeline, pass_text
@@ -75,8 +75,17 @@ def run(
 
 def carry_out(program: Program, plan: Plan) -> Program:
     """Do what a plan says, and verify it. PlanError if the plan is not for this program."""
-    (one,) = parse_pipeline(plan.pass_text, PASSES)
-    made = one.apply(program, plan)
+    passes = parse_pipeline(plan.pass_text, PASSES)
+    if len(passes) != 1:
+        raise PlanError(f"a plan is that of one pass, and this one names {len(passes)}: {plan.pass_text[:80]!r}")
+    (one,) = passes
+    try:
+        made = one.apply(program, plan)
+    except WeftError:
+        raise
+    except Exception as cause:  # a plan from a file may say anything; what a pass decided can be carried out
+        why = f"{type(cause).__name__}: {cause}"
+        raise PlanError(f"the plan of {plan.pass_text} cannot be carried out on this program: {why[:200]}") from cause
     verify(program, made, reorders=one.reorders)
     return made
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bench import real
-from bench.contenders import COMPILED, OVERLAP, REORDER, TORCH_DDP, WEFT, WRITTEN, silenced
+from bench.contenders import ALL, COMPILED, OVERLAP, REORDER, WEFT, WRITTEN, silenced
 from bench.hosts import why_no_link
 from bench.rates import Spread
 from bench.real import Task
@@ -54,8 +54,8 @@ def test_tiny_training_over_a_link(tiny: list[Case], tmp_path: Path, capsys: pyt
     (case,) = tiny
     assert (case.kind, case.ratio) == ("ddp", 2.0)
     assert case.bits_per_s is not None
-    assert [row.name for row in case.rows] == [WRITTEN, COMPILED, TORCH_DDP, REORDER, OVERLAP, WEFT]
-    assert case.failures == {}
+    assert {row.name for row in case.rows} ^ case.failures.keys() == {*ALL}
+    assert case.failures.keys() <= {REORDER, OVERLAP}  # torch's passes raise on some orders, which the times decide
     assert case.rows[0].apart == 0
     assert all(0 <= row.apart <= real.TOLERANCE for row in case.rows)
     assert case.parts[0].communication_us < case.parts[1].communication_us  # all of it is in the backward
@@ -71,10 +71,10 @@ def test_without_a_link_there_is_loopback_and_a_note(
 ) -> None:
     monkeypatch.setattr(real, "why_no_link", lambda: "network namespaces need root")
     with pytest.raises(SystemExit) as end:
-        real.main(["--kinds", "fsdp", "--repetitions", "1"])
+        real.main(["--kinds", "fsdp", "--ways", f"{WRITTEN},{WEFT}", "--repetitions", "1"])
     (case,) = tiny
     assert (case.kind, case.ratio, case.bits_per_s, end.value.code) == ("fsdp", None, None, 0)
-    assert [row.name for row in case.rows] == [WRITTEN, COMPILED, REORDER, OVERLAP, WEFT]
+    assert [row.name for row in case.rows] == [WRITTEN, WEFT]
     printed = capsys.readouterr().out
     note = "No link with a rate: network namespaces need root. The ranks talk over loopback, unlimited.\n\n"
     assert printed.startswith(note)
@@ -190,6 +190,7 @@ def test_a_verdict_names_the_best_of_the_others() -> None:
     ("words", "said"),
     [
         (["--kinds", "tp,pp"], "'pp' is no kind; there are ddp, fsdp, tp"),
+        (["--ways", "Weft,luck"], "'luck' is no way; there are as written, torch.compile, "),
         (["--ratios", "1,x"], "ratios are numbers from 0.01 to 100, separated by commas, not '1,x'"),
         (["--repetitions", "0"], "this is a number of times, at least 1, not '0'"),
     ],

@@ -12,7 +12,7 @@ from tests.cli.conftest import Weft
 OP = "an op (%name: type = target(...)), 'group', 'symbol', 'rank', 'history' or 'return'"
 HEAD = "weft 1\ngroup g = 0..1\n%x: f32[2] = input()\n"
 
-COMMANDS = [["opt", "-p", "sink_waits"], ["explain"], ["tune"], ["verify"]]
+COMMANDS = [["opt", "-p", "sink_waits"], ["explain"], ["plan"], ["tune"], ["verify"]]
 
 UNREADABLE = {
     "empty": (b"", "1:1: expected 'weft 1', found the end of the file\n  \n  ^"),

@@ -79,6 +79,7 @@ def test_the_version_is_that_of_the_package() -> None:
         (["opt", "--help"], """weft opt -p 'hoist_starts{group="dp"}' --json step.weft"""),
         (["opt", "--help"], "weft opt --machine h100-ib400 --preset safe --plan-out plan.json step.weft"),
         (["explain", "--help"], "weft explain --machine h100-ib400 step.weft"),
+        (["plan", "--help"], "weft plan examples/fsdp.py --world-size 64 --memory-limit 70GB --out report"),
         (["tune", "--help"], "weft tune --machine h100-ib400 step.weft"),
         (["verify", "--help"], "weft verify before.weft after.weft"),
     ],
@@ -89,7 +90,7 @@ def test_help_has_examples_on_lines_of_their_own(weft: Weft, words: list[str], e
     assert example in [line.strip() for line in outcome.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("command", ["opt", "explain", "tune", "verify"])
+@pytest.mark.parametrize("command", ["opt", "explain", "plan", "tune", "verify"])
 def test_help_says_what_the_exit_codes_mean(weft: Weft, command: str) -> None:
     text = " ".join(weft(command, "--help").stdout.split())
     assert "Exit codes: 0 " in text

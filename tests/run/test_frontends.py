@@ -25,7 +25,7 @@ from weft.run import local_ranks
 pytestmark = pytest.mark.gloo
 
 STEPS = 4
-EAGER = {"mode": "eager", "machine": "gloo-cpu"}
+EAGER: dict[str, Any] = {"mode": "eager", "machine": "gloo-cpu"}
 Outcome = tuple[list[Tensor], list[str]]  # losses and parameters; what Weft reported
 
 
@@ -34,9 +34,17 @@ def llama(rank: int, compiled: Callable[..., Any]) -> Outcome:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 48}
-    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, use_cache=False)
-    model = data_parallel(LlamaForCausalLM(config), init_device_mesh("cpu", (dist.get_world_size(),)), "fully_shard")
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=48,
+        use_cache=False,
+    )
+    whole: nn.Module = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    model = data_parallel(whole, init_device_mesh("cpu", (dist.get_world_size(),)), "fully_shard")
     run = compiled(model)
     words = torch.randint(0, 48, (2, 12), generator=torch.Generator().manual_seed(rank))
     return _trained(model, lambda: run(input_ids=words, labels=words).loss)
@@ -48,13 +56,13 @@ def wrapped(rank: int, way: str, micro_batches: int) -> Outcome:
     torch._dynamo.config.optimize_ddp = "python_reducer" if way == "whole" else "ddp_optimizer"
     model = DistributedDataParallel(Net(checkpointed=False))
     numbers = torch.Generator().manual_seed(rank)
-    compiled = partial(weft.compile, **EAGER)
+    compiled: Callable[..., Any] = partial(weft.compile, **EAGER)
     run: Callable[[Tensor], Tensor] = model if way == "plain" else compiled(model)
 
     def loss() -> Tensor:
         for _ in range(micro_batches - 1):
             with model.no_sync():
-                run(torch.randn(BATCH, WIDTH, generator=numbers)).square().mean().backward()
+                run(torch.randn(BATCH, WIDTH, generator=numbers)).square().mean().backward()  # type: ignore[no-untyped-call]
         return run(torch.randn(BATCH, WIDTH, generator=numbers)).square().mean()
 
     whole: AbstractContextManager[Any] = nullcontext()

@@ -13,6 +13,7 @@ _COMMANDS = {
     "explain": "say why a step waits for its collectives, and what would help",
     "machines": "list the machines that Weft knows, or show one and where its figures come from",
     "opt": "put a program through passes",
+    "plan": "plan a training script for a cluster that is not there, and see what would change",
     "simulate": "say how long a program takes on a machine, and what it waits for",
     "tune": "search knobs, and show the step against the memory that it takes",
     "verify": "check that one program may replace another",
@@ -42,6 +43,8 @@ def main() -> None:
     """Weft, a communication compiler for distributed PyTorch.
 
     \b
+    Plan a training script for a cluster that is not there:
+        weft plan examples/fsdp.py --world-size 64 --memory-limit 70GB --out report
     Make a step shorter, and see why it still waits:
         weft opt --machine h100-ib400 --memory-limit 70GB -o fast.weft step.weft
         weft explain --machine h100-ib400 fast.weft

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -192,7 +193,8 @@ def _find(name_or_path: str | Path) -> Path:
     if name_or_path in presets():
         return _PRESETS / f"{name_or_path}.toml"
     path = Path(name_or_path)
-    if isinstance(name_or_path, Path) or path.suffix or path.name != name_or_path or path.exists():
+    # os.path: a name that no file can have, because it is too long, names none.
+    if isinstance(name_or_path, Path) or path.suffix or path.name != name_or_path or os.path.exists(path):
         return path
     known = ", ".join(presets())
     raise MachineError(f"is no machine; known are {known}, or the path of a .toml file", name_or_path)

@@ -57,14 +57,6 @@ function facts(rows) {
   return list;
 }
 
-// The colours of the style sheet as it is now. To ask for one takes a while, so each is asked for once.
-const colors = new Map();
-
-function color(name) {
-  if (!colors.has(name)) colors.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
-  return colors.get(name);
-}
-
 // Which ops and collectives of a side hold a text in their name, module, target or shape.
 function search(side, text) {
   const wanted = text.toLowerCase();

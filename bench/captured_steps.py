@@ -1,4 +1,4 @@
-"""The steps that `bench.real` runs, each as a rank captures it; and the compute and the communication of each alone."""
+"""The steps that `bench.captured` runs, as a rank captures them; and the compute and communication of each alone."""
 
 from __future__ import annotations
 
@@ -156,13 +156,15 @@ def compute_alone(step: Step) -> Callable[[], Any]:
     return lambda: module(*step.inputs)
 
 
-def communication_alone(step: Step) -> Callable[[], Any]:
-    """The step's collectives, each waited for before the next."""
-    calls = [_collective(step.program, op) for op in step.program.starts]
+def communication_alone(*programs: Program) -> Callable[[], Any]:
+    """The collectives of programs, each waited for before the next."""
+    calls = [_collective(program, op) for program in programs for op in program.starts]
 
     def run() -> None:
         for call in calls:
-            WAIT(call())
+            flying = call()
+            for one in flying if isinstance(flying, list) else [flying]:  # a coalesced bucket has several results
+                WAIT(one)
 
     return run
 
