@@ -14,8 +14,9 @@ A step is forward, backward and optimiser of a small Llama. Weft and torch's ove
 it is calibrated over the link at its rate. All ways begin with the same parameters, which are compared after a few
 steps. The ways take turns, and a step has taken as long as on the slower rank. "÷ larger part" is the step relative to
 compute or communication alone, whichever is longer. "÷ floor" is it relative to the sum of the larger parts of the
-forward and of the backward, which are two graphs: that much no plan can avoid. "Gloo ms" is what threads besides the
-one that computes took of the same core. Progress goes to standard error. Leaves with 1 if a promise is not kept.
+forward and of the backward, which are two graphs: nothing moves between them. It is an estimate, as all parts are
+measured, and collectives that overlap each other can get a little below it. "Gloo ms" is what threads besides the one
+that computes took of the same core. Progress goes to standard error. Leaves with 1 if a promise is not kept.
 """
 
 from __future__ import annotations

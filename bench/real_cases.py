@@ -80,7 +80,7 @@ class Case:
 
     @property
     def floor_us(self) -> float:
-        """The same in either part: nothing moves from one graph to the other, so no plan can be quicker."""
+        """The same in either part, about the best a plan can do: nothing moves from one graph to the other."""
         return sum(part.larger_us for part in self.parts)
 
     def row(self, name: str) -> Row | None:
