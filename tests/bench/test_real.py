@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bench import real
-from bench.contenders import ALL, COMPILED, OVERLAP, REORDER, WEFT, WRITTEN, silenced
+from bench.contenders import COMPILED, OVERLAP, REORDER, WEFT, WRITTEN, silenced
 from bench.hosts import why_no_link
 from bench.rates import Spread
 from bench.real import Task
@@ -49,13 +49,14 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
 @pytest.mark.gloo
 def test_tiny_training_over_a_link(tiny: list[Case], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "real.json"
+    ways = f"{WRITTEN},{REORDER},{WEFT}"  # each way that Inductor compiles takes long
     with pytest.raises(SystemExit) as end:
-        real.main(["--kinds", "ddp", "--ratios", "2", "--repetitions", "1", "--json", str(path)])
+        real.main(["--kinds", "ddp", "--ratios", "2", "--ways", ways, "--repetitions", "1", "--json", str(path)])
     (case,) = tiny
     assert (case.kind, case.ratio) == ("ddp", 2.0)
     assert case.bits_per_s is not None
-    assert {row.name for row in case.rows} ^ case.failures.keys() == {*ALL}
-    assert case.failures.keys() <= {REORDER, OVERLAP}  # torch's passes raise on some orders, which the times decide
+    assert {row.name for row in case.rows} ^ case.failures.keys() == {WRITTEN, REORDER, WEFT}
+    assert case.failures.keys() <= {REORDER}  # torch's passes raise on some orders, which the times decide
     assert case.rows[0].apart == 0
     assert all(0 <= row.apart <= real.TOLERANCE for row in case.rows)
     assert case.parts[0].communication_us < case.parts[1].communication_us  # all of it is in the backward
