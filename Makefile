@@ -10,7 +10,7 @@ demo: $(READY)
 	$(BIN)/weft demo
 
 test: lint browser
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 3
 
 bench: $(READY)
 	$(BIN)/python -m bench.foundation

@@ -49,14 +49,13 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
 @pytest.mark.gloo
 def test_tiny_training_over_a_link(tiny: list[Case], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "real.json"
-    ways = f"{WRITTEN},{REORDER},{WEFT}"  # each way that Inductor compiles takes long
+    ways = f"{WRITTEN},{WEFT}"  # each way that Inductor compiles takes long
     with pytest.raises(SystemExit) as end:
         real.main(["--kinds", "ddp", "--ratios", "2", "--ways", ways, "--repetitions", "1", "--json", str(path)])
     (case,) = tiny
     assert (case.kind, case.ratio) == ("ddp", 2.0)
     assert case.bits_per_s is not None
-    assert {row.name for row in case.rows} ^ case.failures.keys() == {WRITTEN, REORDER, WEFT}
-    assert case.failures.keys() <= {REORDER}  # torch's passes raise on some orders, which the times decide
+    assert [row.name for row in case.rows] == [WRITTEN, WEFT]
     assert case.rows[0].apart == 0
     assert all(0 <= row.apart <= real.TOLERANCE for row in case.rows)
     assert case.parts[0].communication_us < case.parts[1].communication_us  # all of it is in the backward
@@ -64,22 +63,6 @@ def test_tiny_training_over_a_link(tiny: list[Case], tmp_path: Path, capsys: pyt
     assert end.value.code == (0 if all(line.holds for line in told) else 1)
     assert capsys.readouterr().out == table(case) + "\n\n" + "\n".join(map(str, told)) + "\n"
     assert json.loads(path.read_text()) == json.loads(json.dumps([asdict(case)]))
-
-
-@pytest.mark.gloo
-def test_without_a_link_there_is_loopback_and_a_note(
-    tiny: list[Case], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(real, "why_no_link", lambda: "network namespaces need root")
-    with pytest.raises(SystemExit) as end:
-        real.main(["--kinds", "fsdp", "--ways", f"{WRITTEN},{WEFT}", "--repetitions", "1"])
-    (case,) = tiny
-    assert (case.kind, case.ratio, case.bits_per_s, end.value.code) == ("fsdp", None, None, 0)
-    assert [row.name for row in case.rows] == [WRITTEN, WEFT]
-    printed = capsys.readouterr().out
-    note = "No link with a rate: network namespaces need root. The ranks talk over loopback, unlimited.\n\n"
-    assert printed.startswith(note)
-    assert "**fsdp**, over loopback, without a limit: compute alone " in printed
 
 
 # What is measured

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import weft
 from tests.programs import programs
 from weft.analysis import memory
+from weft.analysis.windows import windows
 from weft.cost import Machine, prices
 from weft.ir import Program
 from weft.passes.schedule import order_of
@@ -34,6 +35,8 @@ def placements(draw: st.DrawFn, sketch: Sketch) -> Placement:
 
 @given(programs(random=True, barriers=True), st.data())
 def test_any_placement_is_the_program_that_it_stands_for(program: Program, data: st.DataObject) -> None:
+    # One that is waited for again after its use stays where it is, and what it holds is only estimated.
+    assume(all(one.settled < one.used for one in windows(program).values()))
     sketch = contract(program, prices(program, MACHINE))
     placement = data.draw(placements(sketch))
     made = replace(program, ops=tuple(program.ops[place] for place in order_of(sketch, placement)))

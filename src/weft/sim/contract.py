@@ -158,9 +158,9 @@ class _Contraction:
 
 
 def _window(program: Program, op: Op, pinned: bool) -> Window:
-    """The window of a start. One that nobody waits for stays where it is."""
+    """The window of a start. One that nobody waits for, or somebody once more after its use, stays where it is."""
     found = windows(program).get(op.name)
-    if found is not None and not pinned:
+    if found is not None and not pinned and found.settled < found.used:
         return found
     position = program.index[op.name]
     waits = [program.index[wait] for wait in pairs(program).waits[op.name]]
