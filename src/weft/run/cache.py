@@ -35,12 +35,24 @@ def save_times(path: Path, device: str, times: Mapping[str, float]) -> None:
     kept[device] = {**kept.get(device, {}), **times}
     text = json.dumps({"weft_times": _VERSION, "devices": kept}, indent=0, sort_keys=True)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
-            file.write(text)
-        os.replace(file.name, path)
+        write_whole(path, text)
     except OSError as error:
         warnings.warn(f"{path}: measured times cannot be kept: {error.strerror}", WeftWarning, stacklevel=2)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of which nobody ever sees half. OSError if it cannot be written, and then nothing is left behind."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary: Path | None = None
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

@@ -8,14 +8,13 @@ compilation, nothing else.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import warnings
 from pathlib import Path
 
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from weft.errors import WeftWarning
+from weft.run.cache import write_whole
 from weft.run.claims import Launches
 from weft.run.reports import Report
 
@@ -35,16 +34,9 @@ def save(key: str, launches: Launches, report: Report) -> None:
         "launches": {"key": launches.key, "lines": launches.lines, "ranks": launches.ranks},
         "report": report.to_json(),
     }
-    temporary: Path | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
-            temporary = Path(file.name)
-            file.write(json.dumps(content))
-        os.replace(temporary, path)
+        write_whole(path, json.dumps(content))
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         warnings.warn(
             f"weft: {path} cannot be written: {error.strerror}; the next start will compile this graph anew",
             WeftWarning,
