@@ -60,7 +60,8 @@ def test_generated_programs_are_valid(program: Program) -> None:
 
 @given(programs(random=True, barriers=True), pipelines)
 def test_verify_holds_after_any_pipeline(program: Program, passes: list[Pass]) -> None:
-    pipeline.run(program, passes, cost=COST)
+    made = pipeline.run(program, passes, cost=COST).program  # verified after each pass
+    weft.verify(program, made, reorders=True)
 
 
 @given(programs(), exact_pipelines, st.sampled_from(["early", "late"]))

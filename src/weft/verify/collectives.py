@@ -31,7 +31,8 @@ class _Family:
 def collectives_accounted(change: Change) -> Iterator[tuple[str, str]]:
     """Collectives are neither lost nor invented: merged and split ones send the same, and as many bytes of it.
 
-    Unless it can be proved that what is received stays the same. A collective may go on inside a matmul.
+    Unless it can be proved that what is received stays the same; and what was received several times may be received
+    less often. A collective may go on inside a matmul.
     """
     before, after, origins = change.before, change.after, change.starts
     for name, known in origins.items():
@@ -57,6 +58,7 @@ def _sent_and_received(change: Change, changed: list[_Family]) -> Iterator[tuple
     sent_by = {family: [*_sent_alike(family, seen, sees, change.before)] for family in changed}
     wrong = [family for family in changed if bytes_of[family] or sent_by[family]]
     wrong = [family for family in wrong if not change.proofs.proved(family.was, family.now)]
+    wrong = [family for family in wrong if sent_by[family] or not _repeats_left_out(family, change)]
     for found in (bytes_of, sent_by):
         for family in wrong:
             yield from found[family]
@@ -85,6 +87,16 @@ def _bytes_kept(family: _Family, change: Change) -> Iterator[tuple[str, str]]:
             for ops, moved in ((family.now, now), (family.was, was))
         ]
         yield family.now[-1].name, f"{shown[0]}; before, {shown[1]}"
+
+
+def _repeats_left_out(family: _Family, change: Change) -> bool:
+    """Whether there are fewer bytes only because what was done several times is not done as often any more.
+
+    What is sent has been looked at: all of it is still sent at least once.
+    """
+    once = _moved(change.proofs.without_repeats(family.was, family.now), change.before)
+    was, now = _moved(family.was, change.before), _moved(family.now, change.after)
+    return once.keys() == now.keys() and all(once[key] <= now[key] <= was[key] for key in now)
 
 
 def _moved(ops: Iterable[Op], program: Program) -> dict[tuple[str, tuple[int, ...]], int]:

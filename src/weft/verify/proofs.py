@@ -8,9 +8,10 @@ only for who stands for whom; that those are equal is found out here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from weft.analysis.storages import storages
 from weft.analysis.term_table import Table
@@ -37,27 +38,47 @@ class Proofs:
         Nobody may write to any of these values, and those that were returned apart may not become one.
         """
         had, has = self._terms
-        new_ones = list(now)
-        known, knows = storages(self.before), storages(self.after)
-        old = frozenset[int]().union(*(known.of_value(op.name) for op in was))
-        new = frozenset[int]().union(*(knows.of_value(op.name) for op in new_ones))
-        was_there, is_there = self._claims
-        claims = [claim for storage in old for claim in was_there.get(storage, ())]
-        claims += [claim for storage in new for claim in is_there.get(storage, ())]
-        new = new.union(*(knows.of_value(heir) for _, heir in claims))
-        if not (self._written[0].isdisjoint(old) and self._written[1].isdisjoint(new)):
-            return False
-        if not new.isdisjoint(self._returned_as_one):
+        old_ones, new_ones = list(was), list(now)
+        claims = self._claimed(old_ones, new_ones)
+        if not self._may_be_shared(old_ones, new_ones, claims):
             return False
         sent_on = {has.sent.get(op.name) for op in new_ones}  # the first half of an all-reduce is what the second sends
         wanted = {op.name: has.of.get(op.name) for op in new_ones if has.of.get(op.name) not in sent_on}
         if not all(term in self._values[0] for term in wanted.values()):
             return False
-        if len(wanted) > len({had.of.get(op.name) for op in was}):  # nothing is done twice
+        if len(wanted) > len({had.of.get(op.name) for op in old_ones}):  # nothing is done twice
             return False
-        if not wanted and not all(had.of.get(op.name) in self._values[1] for op in was):
+        if not wanted and not all(had.of.get(op.name) in self._values[1] for op in old_ones):
             return False
         return all(self._equal(one, heir) for one, heir in claims)
+
+    def without_repeats(self, was: Sequence[Op], now: Sequence[Op]) -> tuple[Op, ...]:
+        """The starts `was` without those that gave what one before them gave, if `now` may give it to all at once."""
+        if not self._may_be_shared(was, now, self._claimed(was, now)):
+            return tuple(was)
+        had = self._terms[0].of
+        # A term is the same in any shape. One that nobody knows is not like any other.
+        first: dict[tuple[Any, ...], Op] = {}
+        for op in was:
+            first.setdefault((had.get(op.name, op.name), *map(_type, op.out)), op)
+        return tuple(first.values())
+
+    def _claimed(self, was: Sequence[Op], now: Sequence[Op]) -> list[_Claim]:
+        """Who stands for whom among the values of these starts."""
+        known, knows = storages(self.before), storages(self.after)
+        were_there, are_there = self._claims
+        claims = [one for op in was for storage in known.of_value(op.name) for one in were_there.get(storage, ())]
+        claims += [one for op in now for storage in knows.of_value(op.name) for one in are_there.get(storage, ())]
+        return claims
+
+    def _may_be_shared(self, was: Sequence[Op], now: Sequence[Op], claims: Sequence[_Claim]) -> bool:
+        """Whether nobody writes to any of these values, and none is returned for several."""
+        known, knows = storages(self.before), storages(self.after)
+        old = frozenset[int]().union(*(known.of_value(op.name) for op in was))
+        new = frozenset[int]().union(*(knows.of_value(op.name) for op in now))
+        new = new.union(*(knows.of_value(heir) for _, heir in claims))
+        written, writes = self._written
+        return written.isdisjoint(old) and writes.isdisjoint(new) and new.isdisjoint(self._returned_as_one)
 
     def _equal(self, one: str, heir: str) -> bool:
         """Whether a value of `before` is the same as the one of `after` that stands for it."""
