@@ -40,11 +40,17 @@ def captured(workload: Workload, progress: Callable[[str, int], None] | None = N
         return captured_on(mesh, workload, progress)
 
 
-def captured_on(mesh: DeviceMesh, workload: Workload, progress: Callable[[str, int], None] | None = None) -> Program:
+def captured_on(
+    mesh: DeviceMesh,
+    workload: Workload,
+    progress: Callable[[str, int], None] | None = None,
+    *,
+    reshard_after_forward: bool = True,
+) -> Program:
     """The workload's step, in a world that goes on: `mesh` is that of the workload, and its groups stay known."""
     # A data-parallel model keeps its own weights in float32 and computes with copies.
     model = workload.model(torch.float32 if workload.data_parallel else workload.dtype)
-    spread(workload, model, mesh)
+    spread(workload, model, mesh, reshard_after_forward=reshard_after_forward)
     return weft.capture(train, (workload, model, *workload.inputs()), progress=progress)
 
 

@@ -84,16 +84,16 @@ def best_times(program: Program, machine: Machine, runs: int = RUNS) -> Times:
 
 
 @contextmanager
-def captured(workload: Workload, layers: int) -> Iterator[Program]:
+def captured(workload: Workload, layers: int, *, reshard_after_forward: bool = True) -> Iterator[Program]:
     """The workload at a depth; inside, its groups are known."""
     deep = workload.with_layers(layers)
     with weft.planning(dict(deep.mesh)) as mesh:
-        yield captured_on(mesh, deep)
+        yield captured_on(mesh, deep, reshard_after_forward=reshard_after_forward)
 
 
 def ratio_rows(workload: Workload, machine: Machine, layers: int) -> list[Row]:
-    """Weft's parts beside torch's pass."""
-    with captured(workload, layers) as program:
+    """Weft's parts beside torch's pass. Each parameter is gathered once, and its gradient scattered once."""
+    with captured(workload, layers, reshard_after_forward=False) as program:
         own = best_times(program, machine)
         torchs = {
             what: torch_pass(program, machine, bucketing=bucketing, memory_increase=None)[1]

@@ -10,10 +10,11 @@ from bench.workloads.workload import DataParallel, Workload
 from weft.parallel import data_parallel
 
 
-def spread(workload: Workload, model: nn.Module, mesh: DeviceMesh) -> None:
+def spread(workload: Workload, model: nn.Module, mesh: DeviceMesh, *, reshard_after_forward: bool = True) -> None:
     """Spread the workload's `model` over a mesh with the workload's axes, in place.
 
-    After a backward, a gradient is the average over all ranks that see different batches.
+    After a backward, a gradient is the average over all ranks that see different batches. With `reshard_after_forward`
+    parameters that are sharded are gathered again in the backward.
     """
     if workload.plan is not None:
         workload.plan.apply(model, mesh[workload.plan.axis])
@@ -23,7 +24,13 @@ def spread(workload: Workload, model: nn.Module, mesh: DeviceMesh) -> None:
     if "expert" in workload.data_axes:
         _spread_experts(workload, workload.data_parallel, model, mesh)
         data = data._flatten()  # to the other parameters, ranks with different experts are data ranks like any
-    data_parallel(model, data, workload.data_parallel, param_dtype=workload.dtype)
+    data_parallel(
+        model,
+        data,
+        workload.data_parallel,
+        param_dtype=workload.dtype,
+        reshard_after_forward=reshard_after_forward,
+    )
 
 
 def _spread_experts(workload: Workload, mode: DataParallel, model: nn.Module, mesh: DeviceMesh) -> None:

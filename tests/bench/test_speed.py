@@ -9,7 +9,8 @@ import pytest
 
 from bench.rows import Row
 from bench.speed import Times, captured, growth, growth_rows, ratio_rows, weft_times
-from bench.workloads import WORKLOADS, llama
+from bench.workloads import WORKLOADS
+from weft.cli import llama
 from weft.cost import Machine
 
 TINY = replace(WORKLOADS["llama3_8b_fsdp"], mesh=(("data", 4),), config=llama.llama_tiny())

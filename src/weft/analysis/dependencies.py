@@ -86,11 +86,14 @@ def _accesses(program: Program) -> list[tuple[frozenset[int], frozenset[int]]]:
     sent: dict[str, frozenset[int]] = {}
     found = []
     for op in program.ops:
-        if op.is_start:
+        traits = op.traits
+        if op.comm is not None:
             sent[op.name] = _read(op, known)
         if op.is_wait and op.name in start_of:
             found.append((sent[start_of[op.name]], known.of_value(op.name)))
-        elif op.traits.views or op.traits.mutates or op.is_start:
+        elif traits.is_view:
+            found.append((_NONE, _NONE))
+        elif traits.views or traits.mutates or op.comm is not None:
             found.append((_read(op, known), _written(op, known)))
         else:  # nearly all that are no views
             found.append((known.of_values([ref.name for ref in op.refs()]), _NONE))
@@ -117,15 +120,19 @@ def _written(op: Op, known: Storages) -> frozenset[int]:
 def _dependencies(program: Program) -> Dependencies:
     if (how := reordering(program)) is not None:
         return dependencies(how.original).reordered(how)
-    before = [set(places) for places in arguments(program)]
+    data = arguments(program)
     order: dict[tuple[int, int], Kind] = {}
     for earlier, later, kind in (*_through_memory(program), *_random(program.ops), *_barriers(program.ops)):
-        if earlier not in before[later]:
+        if earlier not in data[later]:
             order.setdefault((earlier, later), kind)
+    before = [tuple(sorted({*places}) if len(places) > 1 else places) for places in data]
+    hidden: dict[int, list[int]] = {}
     for earlier, later in order:
-        before[later].add(earlier)
+        hidden.setdefault(later, []).append(earlier)
+    for later, more in hidden.items():
+        before[later] = tuple(sorted({*before[later], *more}))
     edges = sorted(((a, b, kind) for (a, b), kind in order.items()), key=_by_later)
-    return Dependencies(tuple([tuple(sorted(found)) for found in before]), tuple(edges))
+    return Dependencies(tuple(before), tuple(edges))
 
 
 def _by_later(edge: tuple[int, int, Kind]) -> tuple[int, int]:
@@ -135,7 +142,10 @@ def _by_later(edge: tuple[int, int, Kind]) -> tuple[int, int]:
 def _through_memory(program: Program) -> Iterator[tuple[int, int, Kind]]:
     writer: dict[int, int] = {}
     readers: dict[int, list[int]] = {}
+    written = _NONE.union(*[writes for _, writes in accesses(program) if writes])
     for position, (reads, writes) in enumerate(accesses(program)):
+        if written.isdisjoint(reads) and not writes:
+            continue  # most ops: nobody ever writes what they read
         for storage in sorted(reads | writes) if writes else reads:
             if storage in writer:
                 yield _edge(writer[storage], position, program)

@@ -30,9 +30,8 @@ from dataclasses import dataclass
 from weft.analysis.dependencies import arguments, dependencies
 from weft.analysis.kernels import FUSIBLE, Kernel, input_specs, kernel, read_refs, reduced_along_rows
 from weft.ir.args import refs
-from weft.ir.dims import hint
 from weft.ir.program import Op, Program
-from weft.ir.specs import TensorSpec
+from weft.ir.specs import Spec, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -97,26 +96,19 @@ class _Shape:
         if kind not in FUSIBLE:
             is_view = kind is Kernel.FREE and bool(op.traits.views) and not (op.is_wait or op.is_start)
             return _Shape(kind, False, is_view, 0, 0, 0)
-        gives = enters = leaves = next((_count(spec) for spec in op.out if isinstance(spec, TensorSpec)), 0)
+        gives = enters = leaves = _elements(op.out)
         if (kind is Kernel.REDUCTION or kind is Kernel.ROWS) and (inputs := input_specs(program, op)):
-            enters = _count(inputs[0])
+            enters = inputs[0].count
             leaves = enters if kind is Kernel.ROWS or reduced_along_rows(op, inputs[0]) else gives
         return _Shape(kind, True, False, gives, enters, leaves)
 
-    def follow(self, producer: _Shape) -> None:
-        """Run over as many elements as what it uses, if that is the result of rows."""
-        if self.kind is Kernel.POINTWISE and producer.fusible and producer.gives == self.gives:
-            self.enters = self.leaves = max(self.leaves, producer.leaves)
 
-    def fuses_after(self, producer: _Shape) -> bool:
-        if not (self.fusible and producer.fusible) or self.kind is Kernel.GATHER:
-            return False
-        plain = producer.leaves == producer.gives == self.gives
-        return plain or producer.leaves == self.enters
-
-
-def _count(spec: TensorSpec) -> int:
-    return hint(spec.numel)
+def _elements(results: Sequence[Spec]) -> int:
+    """How many elements the first tensor among some results has."""
+    for spec in results:
+        if isinstance(spec, TensorSpec):
+            return spec.count
+    return 0
 
 
 @dataclass(frozen=True)
@@ -166,9 +158,19 @@ def _joins(position: int, used: Sequence[int], shapes: Sequence[_Shape], bases: 
     shape = shapes[position]
     if shape.is_view:
         return [place for place in used if bases[place] == bases[position]]
-    for place in used:
-        shape.follow(shapes[bases[place]])
-    return [place for place in used if shape.fuses_after(shapes[bases[place]])]
+    if shape.kind is Kernel.GATHER:
+        return ()
+    # Written out, without a call for each argument: this is a large part of all that fusion does.
+    found = [(place, producer) for place in used if (producer := shapes[bases[place]]).fusible]
+    if shape.kind is Kernel.POINTWISE:  # it runs over as many elements as what it uses, if that is the result of rows
+        for _, producer in found:
+            if producer.gives == shape.gives and producer.leaves > shape.leaves:
+                shape.enters = shape.leaves = producer.leaves
+    return [
+        place
+        for place, producer in found
+        if producer.leaves == shape.enters or producer.leaves == producer.gives == shape.gives
+    ]
 
 
 def _bases(program: Program, shapes: Sequence[_Shape]) -> list[int]:

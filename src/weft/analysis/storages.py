@@ -77,7 +77,10 @@ def _storages(program: Program) -> Storages:
     nbytes: list[int] = []
     for position, op in enumerate(program.ops):
         # An attribute may be fetched several times; it is one tensor all the same.
-        shared = attributes.get(op.argument(0)) if op.target == "get_attr" else _shared(op, of)
+        if op.target == "get_attr":
+            shared = attributes.get(op.argument(0))
+        else:
+            shared = _shared(op, of) if op.traits.views else None
         if shared is None:
             first = len(maker)
             for spec in op.out:
@@ -93,8 +96,6 @@ def _storages(program: Program) -> Storages:
 
 def _shared(op: Op, of: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[tuple[int, ...], ...] | None:
     """The storages of a view's or an in-place op's results; None if it makes its own."""
-    if not op.traits.views:
-        return None
     if op.target == "getitem":
         return (_element(op, of),)
     bases = [op.argument(key) for key in op.traits.views]

@@ -38,9 +38,14 @@ _TREE_EFFICIENCY = 0.92  # of the ring's bandwidth: NCCL's tuner again
 
 def analytic_us(kind: str, placement: Placement, total_bytes: float, protocols: tuple[str, ...]) -> float:
     """The time of the best algorithm and protocol, without what the machine needs to start any collective."""
-    ways = [_ring_us(kind, placement, total_bytes, PROTOCOLS[name]) for name in protocols]
+    # What no protocol changes is reckoned once: to choose buckets, thousands of sizes are asked for.
+    busy = max([busy_us(kind, placement, one, total_bytes) for one in placement.crossings])
+    latency, used = _ring_latency(kind, placement), [PROTOCOLS[name] for name in protocols]
+    ways = [one.base_us + latency * one.hop + busy / one.efficiency for one in used]
     if kind == "all_reduce":
-        ways += [_tree_us(placement, total_bytes, PROTOCOLS[name]) for name in protocols]
+        latency = _tree_latency(placement)
+        whole = busy * (placement.size / (placement.size - 1))  # a tree carries a rank's own piece, too
+        ways += [one.base_us + latency * one.hop + whole / (one.efficiency * _TREE_EFFICIENCY) for one in used]
     return min(ways)
 
 
@@ -67,22 +72,17 @@ def _carried(kind: str, size: int, crossing: Crossing, total_bytes: float) -> fl
     return rounds * total_bytes * (size - 1) / size / crossing.width
 
 
-def _ring_us(kind: str, placement: Placement, total_bytes: float, protocol: Protocol) -> float:
+def _ring_latency(kind: str, placement: Placement) -> float:
     """Pieces go round a ring through all members, pipelined: the slowest link sets the pace, every hop its latency."""
     if kind == "permute":
-        latency = placement.crossings[-1].level.latency_us  # one hop, between the two that are furthest apart
-    else:
-        rounds = 2 if kind == "all_reduce" else 1
-        latency = rounds * sum(one.hops * one.level.latency_us for one in placement.crossings)
-    busy = max(busy_us(kind, placement, one, total_bytes) for one in placement.crossings)
-    return protocol.base_us + latency * protocol.hop + busy / protocol.efficiency
+        return placement.crossings[-1].level.latency_us  # one hop, between the two that are furthest apart
+    rounds = 2 if kind == "all_reduce" else 1
+    return rounds * sum([one.hops * one.level.latency_us for one in placement.crossings])
 
 
-def _tree_us(placement: Placement, total_bytes: float, protocol: Protocol) -> float:
-    """An all-reduce up a tree and down again: a chain inside a node, a binary tree between nodes."""
+def _tree_latency(placement: Placement) -> float:
+    """An all-reduce goes up a tree and down again: a chain inside a node, a binary tree between nodes."""
     inner, *outer = placement.crossings
     steps = (inner.parts - 1) * inner.level.latency_us
     steps += sum(ceil(log2(one.parts)) * one.level.latency_us for one in outer)
-    busy = max(busy_us("all_reduce", placement, one, total_bytes) for one in placement.crossings)
-    whole = placement.size / (placement.size - 1)  # a tree carries everything, a ring all but a rank's own piece
-    return protocol.base_us + 2 * steps * protocol.hop + busy * whole / (protocol.efficiency * _TREE_EFFICIENCY)
+    return 2 * steps

@@ -61,22 +61,27 @@ def prices(program: Program, cost: CostModel) -> Prices:
 
 
 @dataclass(frozen=True, eq=False)
-class _PricesOn:
-    """The analysis that finds the prices on a machine."""
+class OnMachine:
+    """An analysis that asks a machine. It is the same one for the very same machine: to compare all figures of two
+    would take longer than to ask again."""
 
     machine: Machine
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, OnMachine) and other.machine is self.machine
+
+    def __hash__(self) -> int:
+        return id(self.machine)
+
+
+class _PricesOn(OnMachine):
+    """The analysis that finds the prices on a machine."""
 
     def __call__(self, program: Program) -> Prices:
         how = reordering(program)
         if how is not None:
             return prices(how.original, self.machine).reordered(how.order)
         return _prices(program, self.machine)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _PricesOn) and other.machine is self.machine
-
-    def __hash__(self) -> int:
-        return id(self.machine)
 
 
 def _prices(program: Program, cost: CostModel) -> Prices:
@@ -145,6 +150,7 @@ def _checked(us: float, what: str, least: float = 0.0) -> float:
 def _fused(program: Program, hardware: HardwareModel, fused: Fusion) -> Iterator[tuple[int, float]]:
     """What each op of each region pays: what was said of it, or its part of the bytes, and the first one the launch."""
     launch = _checked(hardware.launch_us, "launch_us")
+    silent = isinstance(hardware, Machine)  # it says nothing of single ops that are fused
     regions = Regions(program, fused)
     asked: dict[int, float] = {}
     for number, members in enumerate(fused.members):
@@ -153,7 +159,7 @@ def _fused(program: Program, hardware: HardwareModel, fused: Fusion) -> Iterator
         if whole not in asked:
             what = f"moved_us of the {whole} bytes around %{program.ops[members[0]].name}"
             asked[whole] = _checked(hardware.moved_us(whole), what)
-        said = {place: us for place in members if (us := _said(program, hardware, place)) is not None}
+        said = {} if silent else {place: us for place in members if (us := _said(program, hardware, place)) is not None}
         yield from said.items()
         if len(said) < len(members):
             yield next(place for place in members if place not in said), launch

@@ -39,13 +39,14 @@ class CallTraits:
         """The traits of a node that calls something."""
         if node.op != "call_function":  # a method or a module: what it does is not in its name
             return BARRIER
-        if isinstance(node.target, HigherOrderOperator):
-            return self._higher_order(node)
-        if not isinstance(node.target, OpOverload):
-            return function_traits(node.target)
-        if node.target not in self._known:
-            self._known[node.target] = function_traits(node.target)
-        traits = self._known[node.target]
+        traits = self._known.get(node.target)  # type: ignore[call-overload]  # one look-up: torch's hash is slow
+        if traits is None:
+            if isinstance(node.target, HigherOrderOperator):
+                return self._higher_order(node)
+            traits = function_traits(node.target)
+            if not isinstance(node.target, OpOverload):
+                return traits
+            self._known[node.target] = traits
         return _as_spelled(traits, node) if node.kwargs and (traits.views or traits.mutates) else traits
 
     def _higher_order(self, node: Node) -> Traits:

@@ -86,7 +86,11 @@ def relink(program: Program) -> Graph:
     """
     if not isinstance(program.source, Source):
         raise GraphError("only a program that came from a graph can be put back into it")
-    source = program.source
+    with no_collection():
+        return _relinked(program, program.source)
+
+
+def _relinked(program: Program, source: Source) -> Graph:
     graph = source.graph
     lowering = _Lowering(graph, source, program)
     place = graph._root.next  # all before it is settled

@@ -42,6 +42,11 @@ _PRODUCTS = 1  # the place of the list of products, in torch
 _PORTABLE = "split it into chunks with collectives of their own, which run everywhere"
 
 
+def may_be_fused(function: object) -> bool:
+    """Whether Weft knows this operator as one with a collective inside it; `is_fused` says it of a call."""
+    return function in _TARGETS
+
+
 def is_fused(node: Node) -> bool:
     """Whether a node calls a fused operator, and nobody uses the list of its products but to take them out."""
     if node.target not in _TARGETS:

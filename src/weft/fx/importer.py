@@ -16,7 +16,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from weft.errors import GraphError
 from weft.fx.calls import CallTraits, attribute
 from weft.fx.collectives import WAIT, GroupReader, Groups, is_collective, read_collective
-from weft.fx.fused import flat, is_fused, is_product_list, read_fused, unpacked
+from weft.fx.fused import flat, is_fused, is_product_list, may_be_fused, read_fused, unpacked
 from weft.fx.literals import ArgReader
 from weft.fx.names import target_of
 from weft.fx.places import module_path, place_in
@@ -63,6 +63,7 @@ class _Importer:
         self.args = ArgReader(self.specs)
         self.traits = CallTraits()
         self.targets: dict[Any, str] = {}
+        self.plain: dict[Any, str] = {}  # the targets of operators that are called like any other: nearly all
         self.places: dict[str, str] = {}  # of stack traces
         self.modules: dict[str, str] = {}  # of paths as torch spells them
         self.here = os.getcwd() + os.sep
@@ -86,6 +87,10 @@ class _Importer:
             return Op(node.name, "input", out=self.out(node), traits=PURE, origin=node.meta.get("weft_serves", ""))
         if node.op == "get_attr":
             return Op(node.name, "get_attr", (str(node.target),), out=self.out(node), traits=PURE)
+        if (known := self.plain.get(node.target)) is not None:
+            args = tuple(map(self.args.read, node.args))
+            kwargs = {key: self.args.read(value) for key, value in node.kwargs.items()}
+            return Op(node.name, known, args, kwargs, self.out(node), self.traits.of(node), None, self.origin(node))
         if is_fused(node):
             target, args, kwargs, inside = read_fused(node, self.groups, self.args.read)
             out = self.specs.specs(flat(node.meta["val"] if "val" in node.meta else _value(node)))
@@ -108,6 +113,8 @@ class _Importer:
     def target(self, function: Any) -> str:
         if function not in self.targets:
             self.targets[function] = target_of(function)
+            if isinstance(function, OpOverload) and not may_be_fused(function):
+                self.plain[function] = self.targets[function]
         return self.targets[function]
 
     def out(self, node: Node) -> tuple[Spec, ...]:

@@ -6,7 +6,7 @@ Everything is immutable, so Programs can share arguments freely.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -83,13 +83,26 @@ Literal: TypeAlias = bool | int | float | complex | str | Expr | Dtype | Device 
 Arg: TypeAlias = "Ref | Literal | tuple[Arg, ...] | Tuple | Slice | Dict"
 
 
+# A tuple, and no union: `tuple | Tuple` in a call makes a new type each time, and every op that is made asks.
+_CONTAINERS = (tuple, Tuple, Slice, Dict)
+
+
 def refs(arg: Arg) -> tuple[Ref, ...]:
     """The references in an argument, left to right, with repetition."""
     if isinstance(arg, Ref):
         return (arg,)
-    if not isinstance(arg, tuple | Tuple | Slice | Dict):  # most are leaves, and every op that is made asks
-        return ()
-    return tuple([ref for part in parts(arg) for ref in refs(part)])
+    return tuple(refs_in(parts(arg))) if isinstance(arg, _CONTAINERS) else ()
+
+
+def refs_in(args: Iterable[Arg]) -> list[Ref]:
+    """The references in several arguments, left to right, with repetition."""
+    found: list[Ref] = []
+    for arg in args:
+        if isinstance(arg, Ref):
+            found.append(arg)
+        elif isinstance(arg, _CONTAINERS):
+            found += refs_in(parts(arg))
+    return found
 
 
 def parts(arg: Arg) -> tuple[Arg, ...]:

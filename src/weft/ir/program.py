@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from weft.ir.args import Arg, Ref, refs
+from weft.ir.args import Arg, Ref, refs_in
 from weft.ir.notebook import listing
 from weft.ir.printer import print_program
 from weft.ir.specs import Spec
@@ -63,8 +63,7 @@ class Op:
     _refs: tuple[Ref, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        found = [ref for arg in self.args for ref in refs(arg)]
-        found += [ref for arg in self.kwargs.values() for ref in refs(arg)]
+        found = refs_in((*self.args, *self.kwargs.values()) if self.kwargs else self.args)
         object.__setattr__(self, "_refs", tuple(found))  # every analysis asks, and an op never changes
 
     @property
@@ -132,22 +131,22 @@ class Program:
 
     @cached_property
     def inputs(self) -> tuple[Op, ...]:
-        return tuple(op for op in self.ops if op.is_input)
+        return tuple([op for op in self.ops if op.is_input])
 
     @cached_property
     def starts(self) -> tuple[Op, ...]:
         """The collectives, in the order in which they are issued."""
-        return tuple(op for op in self.ops if op.is_start)
+        return tuple([op for op in self.ops if op.comm is not None])
 
     @cached_property
     def communicating(self) -> tuple[Op, ...]:
         """The starts and the ops with a collective inside them, in order."""
-        return tuple(op for op in self.ops if op.collective is not None)
+        return tuple([op for op in self.ops if op.comm is not None or op.inside is not None])
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The groups that communicate, in order of first appearance."""
-        return tuple(dict.fromkeys(found.group for op in self.ops if (found := op.collective) is not None))
+        return tuple(dict.fromkeys(found.group for op in self.communicating if (found := op.collective) is not None))
 
     @cached_property
     def _facts(self) -> dict[object, Any]:
@@ -166,8 +165,10 @@ class Program:
 
     def stamped(self, stamp: str) -> Program:
         """The same ops after a pass that changed nothing: `stamp` is added to the history, and all facts stay known."""
-        made = replace(self, history=(*self.history, stamp))
-        vars(made)["_facts"] = self._facts
+        history = (*self.history, stamp)
+        made = replace(self, history=history)
+        known = {"_facts": self._facts, **vars(self)}  # the fields, and the properties that were asked for
+        vars(made).update(known | {"history": history})
         return made
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from weft.ir.dims import Dim, hint, product
@@ -32,6 +32,15 @@ class TensorSpec:
     dtype: str
     strides: tuple[Dim, ...] | None = None
     device: str = ""
+    _count: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def count(self) -> int:
+        """How many elements, by the hints of its symbols. It is asked for again and again, so it is kept."""
+        if self._count is None:
+            object.__setattr__(self, "_count", hint(self.numel))
+        assert self._count is not None
+        return self._count
 
     @property
     def numel(self) -> Dim:
@@ -41,7 +50,7 @@ class TensorSpec:
     @property
     def nbytes(self) -> int:
         """Bytes of its elements, by the hints of its symbols."""
-        return hint(self.numel) * DTYPES[self.dtype]
+        return self.count * DTYPES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,8 @@ class Traits:
     - `matmul`: it multiplies matrices
     - `communicates`: it needs other ranks to take part
     - `barrier`: nothing is known of its effects, so nothing moves across it
+
+    `is_view` follows from these: it only looks at its argument in another way, reads no element and takes no time.
     """
 
     views: tuple[int | str, ...] = ()
@@ -25,12 +27,11 @@ class Traits:
     matmul: bool = False
     communicates: bool = False
     barrier: bool = False
+    is_view: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def is_view(self) -> bool:
-        """Whether it only looks at its argument in another way: it reads no element and takes no time."""
+    def __post_init__(self) -> None:
         reads = self.copies or self.mutates or self.barrier or self.communicates
-        return bool(self.views) and not reads
+        object.__setattr__(self, "is_view", bool(self.views) and not reads)  # every analysis asks it of every op
 
 
 PURE = Traits()

@@ -133,11 +133,11 @@ def fingerprint(program: Program) -> str:
 
 
 def _fingerprint(program: Program) -> str:
-    digest = hashlib.sha256()
+    told = []
     for op in program.ops:
         words = (op.name, op.target, *[ref.name for ref in op.refs()])
-        digest.update(f"[{', '.join(map(encode_basestring_ascii, words))}]".encode())  # a list in JSON
-    return digest.hexdigest()[:16]
+        told.append(f"[{', '.join(map(encode_basestring_ascii, words))}]")  # a list in JSON
+    return hashlib.sha256("".join(told).encode()).hexdigest()[:16]
 
 
 def check_fits(plan: Plan, program: Program) -> None:

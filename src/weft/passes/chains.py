@@ -88,6 +88,7 @@ def best_buckets(links: Sequence[Link], stream: Stream, slack: float = 0.0) -> l
     """
     if not slack or not links:
         return _cut_between_runs(links, stream, slack)
+    stream = replace(stream, us=_remembered(stream.us, 0.0), copy_us=_remembered(stream.copy_us, 0.0))
     searched = [bucket.last for bucket in _cut_between_runs(links, stream, slack)]
     # Each as it is, without what the search rounds.
     found = (searched, soonest_cuts(links, stream), _greedy_cuts(links, stream))

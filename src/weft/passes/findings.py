@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.analysis.memory import Memory, memory
@@ -12,6 +12,7 @@ from weft.analysis.storages import Storages, storages
 from weft.analysis.term_table import Table
 from weft.analysis.terms import Terms, terms
 from weft.analysis.traffic import total_bytes
+from weft.analysis.users import users
 from weft.cost.model import CostModel
 from weft.ir.args import Ref
 from weft.ir.program import Collective, Op, Program
@@ -36,7 +37,7 @@ class Facts:
     cost: CostModel | None
     table: Table
     terms: Terms
-    users: Mapping[str, tuple[Op, ...]]
+    users: Mapping[str, Sequence[Op]]
     writers: Mapping[int, tuple[Op, ...]]
     returned: frozenset[int]
     barriers: tuple[int, ...]
@@ -47,11 +48,8 @@ class Facts:
     @staticmethod
     def of(program: Program, cost: CostModel | None) -> Facts:
         known, table = storages(program), Table(program.rank)
-        users: dict[str, dict[str, Op]] = {}
         writers: dict[int, dict[str, Op]] = {}
         for op in program.ops:
-            for ref in op.refs():
-                users.setdefault(ref.name, {})[op.name] = op
             for storage in known.of_args(op.argument(key) for key in op.traits.mutates) if op.traits.mutates else ():
                 writers.setdefault(storage, {})[op.name] = op
         return Facts(
@@ -59,7 +57,7 @@ class Facts:
             cost,
             table,
             terms(program, table),
-            {name: tuple(found.values()) for name, found in users.items()},
+            users(program),
             {storage: tuple(found.values()) for storage, found in writers.items()},
             known.of_args(program.outputs),
             tuple(position for position, op in enumerate(program.ops) if op.traits.barrier),
@@ -70,7 +68,7 @@ class Facts:
     def waits(self, start: Op) -> tuple[Op, ...] | None:
         """The waits of a start, if nobody else uses what it returns; None if somebody does, or nobody waits."""
         found = tuple(self.program[name] for name in pairs(self.program).waits[start.name])
-        return found if found and found == self.users.get(start.name) else None
+        return found if found and found == tuple(self.users.get(start.name, ())) else None
 
     def is_plain(self, start: Op) -> bool:
         """Whether a start makes one tensor of one tensor, in memory of its own."""

@@ -6,6 +6,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from weft.sim.sketch import Piece, Placement, Run, Sketch
 
@@ -28,12 +29,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class Placed:
-    """A placement, how it runs, the most memory that it takes, and the most bytes of several in flight at a time."""
+    """A placement of a sketch, and how it runs. What it takes of memory is found out when somebody asks: where there is
+    no limit, nobody does."""
 
+    sketch: Sketch
     placement: Placement
     run: Run
-    peak: int
-    flying: int
+
+    @cached_property
+    def peak(self) -> int:
+        """The most memory that it takes."""
+        return max(self.sketch.memory(self.placement), default=0)
+
+    @cached_property
+    def flying(self) -> int:
+        """The most bytes of several in flight at a time."""
+        return _most_in_flight(self.sketch, self.placement)
 
     def over(self, limits: Limits) -> int:
         """By how many bytes it is over the limits."""
@@ -120,8 +131,7 @@ def in_order(sketch: Sketch, launch: Sequence[int]) -> list[int]:
 
 
 def _run(sketch: Sketch, placement: Placement) -> Placed:
-    peak = max(sketch.memory(placement), default=0)
-    return Placed(placement, sketch.run(placement), peak, _most_in_flight(sketch, placement))
+    return Placed(sketch, placement, sketch.run(placement))
 
 
 def _most_in_flight(sketch: Sketch, placement: Placement) -> int:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from weft.analysis.gradients import scaling
 from weft.analysis.pairs import pairs
 from weft.analysis.terms import CASTS
+from weft.analysis.users import users
 from weft.analysis.windows import Window
-from weft.ir.args import refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
 from weft.ir.traits import PURE
+from weft.passes.absorbing import returned
 
 
 def joint_ops(program: Program, members: Sequence[Window]) -> tuple[Op, ...]:
@@ -31,25 +32,13 @@ def joint_ops(program: Program, members: Sequence[Window]) -> tuple[Op, ...]:
 
 def _follower(program: Program, member: Window) -> Op | None:
     waits = pairs(program).waits[member.start.name]
-    readers = program.fact(_readers).get(waits[0], ()) if len(waits) == 1 else ()
-    if len(readers) != 1 or program.index.get(readers[0]) not in member.waited:
+    readers = users(program).get(waits[0], ()) if len(waits) == 1 and waits[0] not in returned(program) else ()
+    if len(readers) != 1 or program.index[readers[0].name] not in member.waited:
         return None
-    op = program[readers[0]]
+    op = readers[0]
     alone = op.args[:1] == op.refs() and op.traits == PURE
     whole = isinstance(op.out[0], TensorSpec) and op.out[0].strides is None
     return op if alone and whole and (op.target in CASTS or scaling(op) is not None) else None
-
-
-def _readers(program: Program) -> Mapping[str, Sequence[str]]:
-    """For each value, the ops that use it; the caller, who uses outputs, has no name."""
-    found: dict[str, list[str]] = {}
-    for op in program.ops:
-        for ref in op.refs():
-            found.setdefault(ref.name, []).append(op.name)
-    for output in program.outputs:
-        for ref in refs(output):
-            found.setdefault(ref.name, []).append("")
-    return found
 
 
 def _dtype(op: Op) -> str:

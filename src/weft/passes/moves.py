@@ -33,6 +33,8 @@ def after(ops: tuple[str, ...], anchor: str) -> Step:
 def apply_moves(program: Program, plan: Plan) -> Program:
     """The program with the plan's moves carried out."""
     check_fits(plan, program)
+    if not plan.steps:
+        return program.stamped(plan.pass_text)
     place: dict[str, tuple[int, int, int]] = {op.name: (position, 1, 0) for position, op in enumerate(program.ops)}
     numbers = count()
     for step in plan.steps:

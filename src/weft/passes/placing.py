@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from weft.passes.fitting_in import Limits, Placed, fitted, in_order, with_room
 from weft.sim.sketch import Piece, Placement, Sketch
@@ -20,9 +21,25 @@ RULES = ("in_time", "one_ahead")
 
 def best_placement(sketch: Sketch, limits: Limits, rounds: int = 4, rule: str = "in_time") -> Placed:
     """The best placement that was found: one within the limits if there is one, then the shortest step. With the rule
-    `one_ahead` nothing else is tried."""
-    if rule == "one_ahead":
-        return fitted(sketch, _one_ahead(sketch, limits), limits)
+    `one_ahead` nothing else is tried. What was found for a sketch is not looked for again."""
+    return sketch.fact(_BestPlacement(limits, rounds, rule))
+
+
+@dataclass(frozen=True)
+class _BestPlacement:
+    """The analysis that finds the best placement of a sketch."""
+
+    limits: Limits
+    rounds: int
+    rule: str
+
+    def __call__(self, sketch: Sketch) -> Placed:
+        if self.rule == "one_ahead":
+            return fitted(sketch, _one_ahead(sketch, self.limits), self.limits)
+        return _best_in_time(sketch, self.limits, self.rounds)
+
+
+def _best_in_time(sketch: Sketch, limits: Limits, rounds: int) -> Placed:
     times: Sequence[float] = times_without_waiting(sketch)
     us: Sequence[float] = [piece.us for piece in sketch.pieces]
     found: list[Placed] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from weft.analysis.memory import kept, memory
@@ -19,7 +20,24 @@ from weft.sim.streams import link_shares
 
 def contract(program: Program, priced: Prices, pinned: Collection[str] = ()) -> Sketch:
     """The sketch of a Program with these prices. Starts that are `pinned` stay where they are, as do their waits."""
-    return _Contraction(program, priced, pinned).sketch()
+    return program.fact(_SketchWith(priced, frozenset(pinned)))
+
+
+@dataclass(frozen=True, eq=False)
+class _SketchWith:
+    """The analysis that contracts a Program with these very prices: several passes do, one after the other."""
+
+    priced: Prices
+    pinned: frozenset[str]
+
+    def __call__(self, program: Program) -> Sketch:
+        return _Contraction(program, self.priced, self.pinned).sketch()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SketchWith) and other.priced is self.priced and other.pinned == self.pinned
+
+    def __hash__(self) -> int:
+        return hash((id(self.priced), self.pinned))
 
 
 class _Contraction:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
 
 from weft.cost.model import CostModel, HardwareModel
 from weft.sim.sketch import Hold, Piece, Sketch
@@ -22,7 +21,8 @@ def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, co
     no longer than the launch. Their results are counted as if each had a storage of its own.
     """
     head = {number: bucket[0] for bucket in buckets for number in bucket}
-    whole = {bucket[0]: _bucket([sketch.pieces[number] for number in bucket], cost) for bucket in buckets}
+    hardware = cost if isinstance(cost, HardwareModel) else None  # asked once: it looks at every method
+    whole = {bucket[0]: _bucket([sketch.pieces[number] for number in bucket], cost, hardware) for bucket in buckets}
     holds: list[Hold] = []
     copied: set[int] = set()
     for bucket in buckets:
@@ -40,27 +40,26 @@ def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, co
     return replace(sketch, pieces=pieces, holds=tuple(holds), bucket=tuple(numbers[number] for number in sketch.bucket))
 
 
-def _joined(one: Piece, other: Piece) -> Piece:
-    """Two pieces as one, but for the time that it takes."""
+def _bucket(members: Sequence[Piece], cost: CostModel, hardware: HardwareModel | None) -> Piece:
+    """Pieces as one, with the time that it takes."""
+    first = members[0]
+    nbytes = sum([one.nbytes for one in members])
+    us = cost.collective_us(first.comm, nbytes)
+    links = hardware.link_us(first.comm, nbytes) if hardware is not None else {}
     return replace(
-        one,
-        nbytes=one.nbytes + other.nbytes,
-        ready=max(one.ready, other.ready),
-        due=min(one.due, other.due),
-        settled=max(one.settled, other.settled),
-        used=min(one.used, other.used),
-        before_us=one.before_us + other.before_us,
-        behind_us=one.behind_us + other.behind_us,
-        makes=one.makes + other.makes,
-        frees=one.frees + other.frees,
+        first,
+        us=us,
+        shares=link_shares(links, us),
+        nbytes=nbytes,
+        ready=max([one.ready for one in members]),
+        due=min([one.due for one in members]),
+        settled=max([one.settled for one in members]),
+        used=min([one.used for one in members]),
+        before_us=sum([one.before_us for one in members]),
+        behind_us=sum([one.behind_us for one in members]),
+        makes=sum([one.makes for one in members]),
+        frees=sum([one.frees for one in members]),
     )
-
-
-def _bucket(members: Sequence[Piece], cost: CostModel) -> Piece:
-    whole = reduce(_joined, members)
-    us = cost.collective_us(whole.comm, whole.nbytes)
-    links = cost.link_us(whole.comm, whole.nbytes) if isinstance(cost, HardwareModel) else {}
-    return replace(whole, us=us, shares=link_shares(links, us))
 
 
 def _let_go(hold: Hold, copied: set[int]) -> Hold:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.analysis.pairs import pairs
+from weft.cost.machine import Machine
 from weft.cost.model import CostModel
-from weft.cost.prices import Prices, prices
+from weft.cost.prices import OnMachine, Prices, prices
 from weft.ir.program import Op, Program
 from weft.sim.intervals import Interval
 from weft.sim.streams import Flight, Streams, link_shares
@@ -17,9 +20,22 @@ def simulate(program: Program, cost: CostModel, *, priced: Prices | None = None)
     The compute stream takes the ops one after the other. A start hands its collective to its group's stream, behind
     those that the group was given before, once the compute stream has come so far; a wait holds the compute stream
     until that collective is through. `priced` are the prices of this very program, where they are known already.
-    The result depends on nothing but the arguments.
+    The result depends on nothing but the arguments. A Machine never changes, so on one a Program is run once.
     """
-    known = priced if priced is not None else prices(program, cost)
+    if isinstance(cost, Machine) and (priced is None or priced is prices(program, cost)):
+        found = program.fact(_TimelineOn(cost))
+        return found if found.program is program else replace(found, program=program)
+    return _run(program, cost, priced if priced is not None else prices(program, cost))
+
+
+class _TimelineOn(OnMachine):
+    """The analysis that runs a Program on a machine."""
+
+    def __call__(self, program: Program) -> Timeline:
+        return _run(program, self.machine, prices(program, self.machine))
+
+
+def _run(program: Program, cost: CostModel, known: Prices) -> Timeline:
     index = program.index
     start_of = {index[wait]: index[start] for wait, start in pairs(program).start.items()}
     streams = Streams(known.slowdown)

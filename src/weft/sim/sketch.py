@@ -10,12 +10,16 @@ Memory is counted to the safe side: what is made and what dies in one slot is ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
+from typing import Any, TypeVar
 
 from weft.ir.program import Collective, Program
 from weft.sim.streams import Flight, Streams
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,17 @@ class Sketch:
     holds: tuple[Hold, ...]
     bucket: tuple[int, ...]
     slowdown: float
+
+    @cached_property
+    def _facts(self) -> dict[object, Any]:
+        return {}
+
+    def fact(self, analysis: Callable[[Sketch], T]) -> T:
+        """`analysis(self)`, computed once for analyses that are equal: a Sketch never changes."""
+        if analysis not in self._facts:
+            self._facts[analysis] = analysis(self)
+        found: T = self._facts[analysis]
+        return found
 
     def run(self, placement: Placement) -> Run:
         """Run a placement as `simulate` would run the program that it stands for."""

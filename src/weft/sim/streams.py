@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(slots=True)
@@ -38,13 +39,14 @@ class Streams:
         self.landed: dict[int, Flight] = {}
         self._slowdown = slowdown
         self._flying: dict[str, Flight] = {}
+        self._next_end = inf  # of those in flight: kept, since every op that computes asks for it
         self._queues: dict[str, deque[Flight]] = {}
 
     def compute(self, us: float) -> None:
         """Let the compute stream work: `us` if nothing is in flight, longer if something is."""
         left = us
         while left > 0 and self._flying:
-            next_end = min(flight.end for flight in self._flying.values())
+            next_end = self._next_end
             possible = (next_end - self.now) / self._slowdown
             if left <= possible:
                 self.now += left * self._slowdown
@@ -65,7 +67,7 @@ class Streams:
     def wait(self, position: int) -> None:
         """Hold the compute stream until a collective has landed."""
         while position not in self.landed:
-            self.now = max(self.now, min(flight.end for flight in self._flying.values()))
+            self.now = max(self.now, self._next_end)
             self._land()
 
     def drain(self) -> float:
@@ -99,3 +101,4 @@ class Streams:
             if rate != flight.rate:
                 flight.end = time + (flight.end - time) * flight.rate / rate
                 flight.rate = rate
+        self._next_end = min([flight.end for flight in self._flying.values()], default=inf)

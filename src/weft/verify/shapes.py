@@ -12,7 +12,7 @@ from weft.analysis.fused import fused_results
 from weft.analysis.kernels import input_specs
 from weft.analysis.reordering import reordering
 from weft.ir.args import Arg, Dtype, Ref
-from weft.ir.dims import Dim, hint, product
+from weft.ir.dims import Dim, hint
 from weft.ir.program import Op, Program
 from weft.ir.specs import Spec, TensorSpec
 from weft.ir.targets import FUSED
@@ -34,8 +34,13 @@ def _misshapen(program: Program) -> list[tuple[str, str]]:
 
 def _find_misshapen(program: Program) -> Iterator[tuple[str, str]]:
     for op in program.ops:
-        if op.target not in _TABLE and op.target != "getitem" and not _is_fused(op):
+        rule = _TABLE.get(op.target)
+        if rule is None and op.target != "getitem" and not _is_fused(op):
             continue
+        if rule is not None and op.comm is None and len(op.out) == 1:  # nearly all, and nearly all of them are right
+            wanted = rule(op, _tensors(op.args, program))
+            if wanted is None or (isinstance(wanted, TensorSpec) and _agree(wanted, op.out[0])):
+                continue
         for expected, found in _results(op, program):
             if isinstance(expected, str):
                 yield op.name, f"%{op.name} ({op.target}): {expected}"
@@ -189,9 +194,9 @@ def _permuted(op: Op, given: Tensors) -> Expected:
 def _reshaped(op: Op, given: Tensors) -> Expected:
     if not given or not op.out or not isinstance(op.out[0], TensorSpec):
         return "needs a tensor"
-    if not _same(product(given[0].shape), product(op.out[0].shape)):
+    if given[0].count != op.out[0].count:
         return f"cannot view {print_spec(given[0])} as {print_spec(op.out[0])}: another number of elements"
-    return TensorSpec(op.out[0].shape, given[0].dtype)
+    return op.out[0] if op.out[0].dtype == given[0].dtype else TensorSpec(op.out[0].shape, given[0].dtype)
 
 
 def _cast(op: Op, given: Tensors) -> Expected:
@@ -205,8 +210,8 @@ def _broadcast(op: Op, given: Tensors) -> Expected:
     """Pointwise ops: the shape is known, the dtype is torch's business."""
     if not given or not op.out or not isinstance(op.out[0], TensorSpec):
         return None
-    if all(spec.shape == given[0].shape for spec in given):
-        return TensorSpec(given[0].shape, op.out[0].dtype)
+    if all(spec.shape == op.out[0].shape for spec in given):
+        return op.out[0]
     rank = max(len(spec.shape) for spec in given)
     sizes: list[Dim] = [1] * rank
     for spec in given:

@@ -166,7 +166,7 @@ class _Walk:
         written: frozenset[int],
     ) -> None:
         self._program, self._layout, self._origins = program, layout, origins
-        self._strangers = strangers
+        self._strangers, self._written = strangers, written
         silent = frozenset([storage for storage, where in layout.place.items() if where not in written])
         # Values that are written to, or on scratch: all others look the same to everybody.
         self._loud = layout.beyond(silent) | layout.home.keys()
@@ -198,7 +198,7 @@ class _Walk:
 
     def _touches(self, op: Op) -> bool:
         loud = self._loud
-        return op.name in loud or any(ref.name in loud for ref in op.refs())
+        return op.name in loud or not loud.isdisjoint([ref.name for ref in op.refs()])
 
     def _unseen(self, touching: Sequence[Op]) -> set[str]:
         """Of the ops that only one Program has: those that feed no others, as they are dead or are to be."""
@@ -226,8 +226,8 @@ class _Walk:
 
     def _make(self, name: str) -> None:
         """Memory of its own that stands for a place has what was there when it was made, whoever writes later
-        elsewhere."""
-        for place in self._layout.home.get(name, ()):
+        elsewhere. Where nobody writes there is nothing to note: a bucket stands for many places with many storages."""
+        for place in self._layout.home.get(name, _NONE) & self._written:
             for storage in self._layout.storages[name]:
                 self._state[storage, place] = self._writer.get(place, MADE)
 
