@@ -20,15 +20,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "verify": {"ir", "analysis", "errors"},
     "pipeline": {"passes", "verify", "cost", "ir", "errors"},
     "optimize": {"pipeline", "passes", "sim", "cost", "ir", "errors", ""},
-    "remedies": {"optimize", "passes", "sim", "cost", "analysis", "ir", "errors"},
+    "remedies": {"optimize", "pipeline", "passes", "sim", "cost", "analysis", "ir", "errors"},
     "tuning": {"optimize", "passes", "sim", "cost", "analysis", "ir", "errors"},
     "fx": {"ir", "errors"},
     "parallel": {"errors"},
     "run": {"fx", "optimize", "pipeline", "passes", "verify", "sim", "cost", "ir", "analysis", "errors", ""},
     "report": {"ir", "analysis", "sim", "verify", "errors"},
     "cli": {
-        *("fx", "run", "pipeline", "optimize", "remedies", "tuning", "passes", "verify", "report", "sim", "cost"),
-        *("analysis", "ir", "errors", ""),
+        *("fx", "run", "parallel", "pipeline", "optimize", "remedies", "tuning", "passes", "verify", "report", "sim"),
+        *("cost", "analysis", "ir", "errors", ""),
     },
     "__main__": {"cli"},
     # weft/__init__.py, the public names

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from weft import Machine, Program, parse, parse_pipeline, pipeline, remedies
+from weft import Machine, Program, parse, parse_pipeline, pipeline
 from weft.passes import PASSES
 from weft.passes.bucket_auto import BucketAuto
 from weft.passes.holdups import Knobs
 from weft.passes.schedule import SchedulePass
-from weft.remedies import Made, as_it_is, explain, made_by
+from weft.remedies import Made, as_it_is, explain, made_by, trying
 from weft.sim import simulate
 from weft.sim.explanation import Explanation
 from weft.sim.units import amount, size_text, time_text
@@ -59,8 +59,9 @@ def scheduled(text: str, options: str) -> Made:
 
 
 def found(one: Explanation) -> tuple[str, float, int]:
-    """The change, what it saves, and the peak, of a remedy that must be there."""
+    """The change, what it saves, and the peak, of a remedy that must be there and hide the collective."""
     assert one.remedy is not None
+    assert one.remedy.hides
     return one.remedy.change, round(one.remedy.saves_us, 6), one.remedy.peak_bytes
 
 
@@ -71,7 +72,7 @@ def bucketed(text: str) -> Program:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step counts as a large one, and is tried on its sketch."""
-    monkeypatch.setattr(remedies, "_SMALL", 0)
+    monkeypatch.setattr(trying, "_SMALL", 0)
 
 
 @pytest.mark.usefixtures("large")
@@ -103,6 +104,33 @@ def test_a_bucket_that_waits_for_its_last_member_is_halved() -> None:
     (one,) = explain(made)
     assert one.exposure.us == pytest.approx(5.4)
     assert found(one)[:2] == ('bucket_auto{mode="coalesced", max_mb=0.0202}', 5.4)  # half of 40,400 bytes
+
+
+# %s takes 10 us. There are 10 us of %h between what it needs and %k, but %s2 of the same group is to be hidden, too.
+PARTLY = """weft 1
+group dp = 0..1
+
+%x: f32[2500] = input()
+%y: f32[10,10] = input()
+%a: f32[2500] = aten.neg.default(%x)
+%s: f32[2500] = all_reduce.start(%a) sum over dp
+%w: f32[2500] = wait(%s)
+%h: f32[10,10] = aten.mm.default(%y, %y)
+%s2: f32[2500] = all_reduce.start(%w) sum over dp
+%w2: f32[2500] = wait(%s2)
+%k: f32[1] = aten.sum.default(%w2)
+return %h, %k
+"""
+
+
+def test_what_leaves_less_is_a_remedy_where_nothing_hides() -> None:
+    one, other = (each.remedy for each in explain(as_it_is(parse(PARTLY), TOY)))
+    assert one is not None
+    assert other is not None
+    assert (one.change, one.left_us, one.hides) == ("schedule", 0.0, True)
+    # Twice the bandwidth: 5 us of 10 are left.
+    assert (other.change, other.left_us, other.hides) == ("twice the bandwidth of bus", 5.0, False)
+    assert (other.passes, other.memory_limit, other.faster_links) == ("", None, ("bus",))
 
 
 def test_passes_without_a_schedule_are_offered_one() -> None:

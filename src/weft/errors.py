@@ -110,4 +110,4 @@ def _excerpt(text: str, column: int) -> str:
 
 def visible(text: str) -> str:
     """The text without control characters, which would move the caret or the reader's terminal."""
-    return "".join(c if c.isprintable() else "·" for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else "·" for c in text)

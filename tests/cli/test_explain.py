@@ -45,6 +45,7 @@ def test_json_has_the_causes_and_the_remedy(weft: Weft) -> None:
                 "op": "s",
                 "kind": "all_reduce",
                 "group": "dp",
+                "inside_a_matmul": False,
                 "origin": "gradient of layers.0.up model.py:12",
                 "us": 10.0,
                 "causes": [
@@ -55,7 +56,16 @@ def test_json_has_the_causes_and_the_remedy(weft: Weft) -> None:
                         "message": "nothing keeps it from starting earlier, at the beginning of the step",
                     }
                 ],
-                "remedy": {"change": "schedule", "saves_us": pytest.approx(10.0), "peak_bytes": 20804},
+                "remedy": {
+                    "change": "schedule",
+                    "saves_us": pytest.approx(10.0),
+                    "peak_bytes": 20804,
+                    "left_us": 0.0,
+                    "hides": True,
+                    "passes": "schedule",
+                    "memory_limit": None,
+                    "faster_links": [],
+                },
                 "tried": 1,
             }
         ],
@@ -77,6 +87,18 @@ def test_names_cannot_steer_the_terminal(weft: Weft) -> None:
     Path("step.weft").write_text(STEP.replace("%s", r'%"\u001b[31m"'))
     outcome = weft("explain", "-m", "toy.toml", "step.weft")
     assert outcome.stdout.splitlines()[3].startswith("1. %·[31m, all_reduce over dp: exposed for 10.0 us")
+
+
+def test_names_of_any_length_are_cut(weft: Weft) -> None:
+    long = "s" * 100_000
+    Path("step.weft").write_text(STEP.replace("%s", f"%{long}").replace("layers.0.up", "layers." + long))
+    outcome = weft("explain", "-m", "toy.toml", "step.weft")
+    assert outcome.stdout.splitlines()[3:] == [
+        f"1. %{'s' * 99}…, all_reduce over dp: exposed for 10.0 us, 33.3% of the step",
+        f"   where   gradient of layers.{'s' * 180}…",
+        "   why     10.0 us: nothing keeps it from starting earlier, at the beginning of the step",
+        "   remedy  with schedule it is hidden (step -10.0 us, peak 20,804 bytes)",
+    ]
 
 
 @pytest.mark.parametrize(

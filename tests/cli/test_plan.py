@@ -122,7 +122,16 @@ def test_json_has_the_figures_and_the_remedies(weft: Weft) -> None:
     found = json.loads(outcome.stdout)
     (remedy,) = found.pop("remedies")
     assert remedy["op"] == "s"
-    assert remedy["remedy"] == {"change": "schedule", "saves_us": pytest.approx(10.0), "peak_bytes": 20804}
+    assert remedy["remedy"] == {
+        "change": "schedule",
+        "saves_us": pytest.approx(10.0),
+        "peak_bytes": 20804,
+        "left_us": 0.0,
+        "hides": True,
+        "passes": "sink_waits,schedule",
+        "memory_limit": None,
+        "faster_links": [],
+    }
     figures = {
         "step_us": pytest.approx(30.004),
         "compute_us": pytest.approx(20.004),
@@ -225,8 +234,8 @@ def test_a_script_leaves_nothing_behind_in_the_process(weft: Weft) -> None:
 
 BUILD = "\ndef build(mesh):\n    "
 BROKEN = {
-    "no functions": ("x = 1\n", "train.py has no function mesh_for and no function build: weft plan needs two "),
-    "no build": ("def mesh_for(n): return {'d': n}\nbuild = 1\n", "train.py has no function build: weft plan needs "),
+    "no functions": ("x = 1\n", "train.py has no function mesh_for and no function build: a script needs two "),
+    "no build": ("def mesh_for(n): return {'d': n}\nbuild = 1\n", "train.py has no function build: a script needs "),
     "no Python": ("def :\n", "train.py: the script failed: SyntaxError: invalid syntax (train.py, line 1)"),
     "an exit": ("raise SystemExit('no')\n", "train.py: the script failed at train.py:1: SystemExit: no"),
     "no mesh": (

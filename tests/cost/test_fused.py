@@ -8,7 +8,7 @@ from tests.analysis.texts import program
 from tests.cost.toys import Toy
 from weft.analysis.kernels import input_specs
 from weft.cost import Machine
-from weft.cost.fused import fused_us
+from weft.cost.fused import fused_steps, fused_us
 from weft.errors import CostError
 from weft.ir import Group, Program
 
@@ -48,6 +48,11 @@ def price(device: Near, subject: Program, name: str) -> float:
     return fused_us(device, op, input_specs(subject, op))
 
 
+def held(device: Near, subject: Program, name: str) -> float:
+    op = subject[name]
+    return fused_steps(device, op, input_specs(subject, op)).held_us
+
+
 BARRIERS = 3 * 100.0
 
 
@@ -58,6 +63,9 @@ def test_shards_are_multiplied_while_others_travel() -> None:
     assert price(Next(), subject, "gather") == BARRIERS + 2 * shard + copied
     far = 1000 + 2 * 3 * 2
     assert price(Near(), subject, "gather") == BARRIERS + 3 * 1000 + shard + far + copied
+    # It waits for the others, and for as much longer as a shard travels than it is multiplied.
+    assert held(Next(), subject, "gather") == BARRIERS
+    assert held(Near(), subject, "gather") == BARRIERS + 3 * 1000 + far - shard
 
 
 def test_what_does_not_lie_with_the_dimension_outermost_is_copied() -> None:

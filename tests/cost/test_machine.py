@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.cost.files import SMALL, machine
 from weft.cost.machine import Machine, presets
 from weft.cost.model import HardwareModel
-from weft.errors import WeftWarning
+from weft.errors import MachineError, WeftWarning
 from weft.ir.program import KINDS, Collective, Group
 
 MACHINES = {name: Machine.load(name) for name in presets()}
@@ -157,6 +157,24 @@ def test_a_collective_by_hand(tmp_path: Path) -> None:
     assert small.collective_us(over(*range(8), kind="all_to_all"), 10**8) == pytest.approx(3 + 11 + 10_000)
     assert small.collective_us(over(0, 4, kind="permute"), 10**8) == pytest.approx(3 + 5 + 20_000)
     assert small.collective_us(over(*range(4), kind="broadcast"), 10**8) == pytest.approx(3 + 3 + 1_000)
+
+
+def test_a_faster_link_carries_as_much_more_in_the_same_time() -> None:
+    slow = Machine.load("h100-ib400")
+    near, far = slow.faster("nvlink", 2), slow.faster("infiniband", 2)
+    inside, across = Group("node", tuple(range(8))), Group("ports", tuple(range(0, 64, 8)))
+    for kind in ("all_gather", "all_reduce"):  # measured within a node, and reckoned across
+        node, ports = Collective(kind, inside), Collective(kind, across)
+        assert near.collective_us(node, 2 << 24) == slow.collective_us(node, 1 << 24)
+        assert near.collective_us(ports, 1 << 24) == slow.collective_us(ports, 1 << 24)
+        assert far.collective_us(node, 1 << 24) == slow.collective_us(node, 1 << 24)
+        assert 0.5 < far.collective_us(ports, 1 << 30) / slow.collective_us(ports, 1 << 30) < 0.55
+    assert far.peer_us(inside, 1 << 20) == slow.peer_us(inside, 1 << 20) > near.peer_us(inside, 1 << 20)
+
+
+def test_a_link_that_is_not_there_cannot_be_faster() -> None:
+    with pytest.raises(MachineError, match="h100-ib400: has no level 'ethernet'; there are: nvlink, infiniband"):
+        Machine.load("h100-ib400").faster("ethernet", 2)
 
 
 def test_a_group_across_nodes_is_no_faster_than_what_was_measured_inside(tmp_path: Path) -> None:

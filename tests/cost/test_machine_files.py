@@ -205,6 +205,11 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         Machine.load("h100")
 
 
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one() -> None:
+    with pytest.raises(MachineError, match=r"b200-nvl72: is no machine; .*; do you mean gb200-nvl72\?$"):
+        Machine.load("b200-nvl72")
+
+
 def test_the_format_in_the_documents_is_the_format(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "machines.md").read_text()
     needed, measured = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

@@ -6,12 +6,17 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.report.samples import HOSTILE, named_report, report
+from weft import Machine, parse, simulate
 from weft.errors import WeftError
 from weft.report import pages
+from weft.report.html import html_report
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 MEMBERS = {"g0": 0, "h0": 1, "g1": 3, "h1": 4, "g2": 6, "h2": 7}  # and which collective each of them was
 
@@ -66,6 +71,7 @@ def test_a_bucket_knows_its_members_and_what_was_said_of_them() -> None:
     assert bucket == {
         "op": "bucket",
         "kind": "all_gather",
+        "inside": False,
         "group": 0,
         "origin": "layers.0.up.weight model.py:7",
         "shape": "f32[600]",
@@ -80,6 +86,30 @@ def test_a_bucket_knows_its_members_and_what_was_said_of_them() -> None:
         "members": [{"op": name, "was": was} for name, was in MEMBERS.items()],
         "remarks": [0, 4],
     }  # fmt: skip
+
+
+def test_a_collective_inside_a_matmul_is_one_of_the_collectives() -> None:
+    text = (GOLDEN / "explain" / "explain__inside_a_matmul.weft").read_text().split("# ----")[0]
+    timeline = simulate(parse(text), Machine.load("h100-ib400"))
+    found: Any = data_of(html_report("", timeline, timeline))["sides"][1]["collectives"]
+    (one,) = found
+    known = {
+        name: one[name] for name in ("op", "kind", "inside", "group", "origin", "bytes", "begin", "waits", "waited")
+    }
+    assert known == {
+        "op": "fused",
+        "kind": "all_gather",
+        "inside": True,
+        "group": 0,
+        "origin": "layers.0.up model.py:12",
+        "bytes": 8 * 2048 * 8192 * 2,
+        "begin": 0.0,
+        "waits": [],
+        "waited": None,
+    }
+    assert one["end"] == pytest.approx(timeline.step_us, abs=1e-3)
+    assert 0 < one["exposed"] < one["end"]
+    assert [cause["us"] for cause in one["causes"]] == [one["exposed"]]
 
 
 def test_hostile_names_add_no_tag_and_no_control_character() -> None:

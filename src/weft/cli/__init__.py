@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 import click
 
 _COMMANDS = {
+    "bench": "measure a training script on local processes, as it is written and as Weft makes it",
     "calibrate": "measure the cluster that is here, and write it down as a machine",
-    "demo": "capture a small sharded model, optimise it, run both on real processes and compare",
+    "demo": "train a small model with and without Weft, and plan a large one for 64 GPUs that are not there",
     "diff": "say what is different in another program, and what that bought",
     "explain": "say why a step waits for its collectives, and what would help",
     "machines": "list the machines that Weft knows, or show one and where its figures come from",
@@ -39,7 +41,8 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="weft")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Weft, a communication compiler for distributed PyTorch.
 
     \b
@@ -53,3 +56,5 @@ def main() -> None:
     Check that one program may replace another:
         weft verify before.weft after.weft
     """
+    if os.environ.get("NO_COLOR"):
+        context.color = False  # otherwise colours are for terminals

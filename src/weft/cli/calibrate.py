@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.cli.common import reported
+from weft.cli.completing import files
 from weft.cost.machine import Machine
 from weft.errors import WeftError
 from weft.run.benchmark import present_device
@@ -34,7 +35,9 @@ _MOVING_S, _PRINTED_S = 0.1, 10.0  # seconds between two updates of a line, and 
 
 
 @click.command(name="calibrate")
-@click.option("-o", "--output", default="machine.toml", show_default=True, help="The file to write.")
+@click.option(
+    "-o", "--output", default="machine.toml", show_default=True, shell_complete=files, help="The file to write."
+)
 @click.option("--quick", is_flag=True, help="Fewer and smaller sizes: a third of the time, and a rougher machine.")
 @click.option("--ranks", type=click.IntRange(min=2), help=f"Without torchrun: how many processes.  [default: {RANKS}]")
 @click.option("--ranks-per-node", type=click.IntRange(min=1), help="Neighbours, if not the ranks of a host.")

@@ -36,15 +36,22 @@ def read_program(path: str) -> Program:
 
 
 @contextmanager
+def warnings_told(quiet: bool = False) -> Iterator[None]:
+    """What Weft warns of goes to standard error, each thing once; or nowhere, for a rank that is not the first."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "once", WeftWarning)
+        warnings.showwarning = _warned
+        yield
+
+
+@contextmanager
 def reported(as_json: bool) -> Iterator[None]:
     """Print a WeftError as its message, or as JSON, and leave with the exit code that it stands for.
 
     What Weft warns of goes to standard error, each thing once.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("once", WeftWarning)
-            warnings.showwarning = _warned
+        with warnings_told():
             yield
     except WeftError as error:
         code = UNSAFE if isinstance(error, VerifyError | PassError) else BAD_INPUT

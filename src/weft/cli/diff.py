@@ -7,6 +7,7 @@ import json
 import click
 
 from weft.cli.common import read_program, reported
+from weft.cli.completing import files, machines
 from weft.cost import Machine
 from weft.errors import OptionError
 from weft.report.changes import changes
@@ -16,13 +17,15 @@ from weft.verify import verify
 
 
 @click.command(name="diff")
-@click.option("-m", "--machine", help="A preset, or a file: say what each change bought there.")
+@click.option(
+    "-m", "--machine", shell_complete=machines, help="A preset, or a file: say what each change bought there."
+)
 @click.option(
     "--top", default=10, show_default=True, type=click.IntRange(min=1), help="How many changes of a kind to show."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.argument("before")
-@click.argument("after")
+@click.argument("before", shell_complete=files)
+@click.argument("after", shell_complete=files)
 def command(machine: str | None, top: int, as_json: bool, before: str, after: str) -> None:
     """Say what was merged, split, replaced, moved, is new or gone from the program in BEFORE to the one in AFTER.
 

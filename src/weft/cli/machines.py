@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.cli.common import read_text, reported
+from weft.cli.completing import machines
 from weft.cost.machine import Machine, presets
 from weft.cost.topology import Level
 from weft.errors import visible
@@ -35,7 +36,7 @@ class Figure:
 
 @click.command(name="machines")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.argument("machine", required=False)
+@click.argument("machine", required=False, shell_complete=machines)
 def command(as_json: bool, machine: str | None) -> None:
     """List the machines that come with Weft; with MACHINE (a name or the path of a .toml file), show that one.
 

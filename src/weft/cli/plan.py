@@ -11,21 +11,17 @@ from typing import Any
 
 import click
 
-from weft.analysis.memory import memory
 from weft.cli.common import reported
+from weft.cli.completing import directories, files, machines, pipelines_or_presets, swept
 from weft.cli.output import output_directory
 from weft.cli.planning import Case, Planned, planned, steps_of
 from weft.cli.progress import capture_progress
 from weft.cli.sweep import SWEPT, axes_of, cases_of, content, points_of, table
 from weft.errors import visible
-from weft.ir.notebook import shown
 from weft.ir.text import print_program
 from weft.optimize import PRESETS
-from weft.passes import PASSES, Pass, parse_pipeline, pass_text
-from weft.passes.base import fingerprint
-from weft.passes.holdups import Knobs
-from weft.passes.schedule import SchedulePass
-from weft.remedies import Made, explain
+from weft.passes import PASSES, Pass, parse_pipeline
+from weft.remedies import explain, made_of
 from weft.report.explain import explained, explained_json
 from weft.report.html import html_report
 from weft.report.perfetto import perfetto_trace
@@ -35,21 +31,34 @@ from weft.sim.summary import summary
 from weft.sim.timeline import Timeline
 from weft.sim.units import size_text
 
-_PLAN_FILES = ("report.html", "before.json", "after.json", "plan.json", "program.weft", "optimized.weft")
+PLAN_FILES = ("report.html", "before.json", "after.json", "plan.json", "program.weft", "optimized.weft")
 _SWEEP_FILES = ("sweep.html", "sweep.json")
-_WIDEST = 400  # characters of a line that are worth showing: names may have any length
 
 
 @click.command(name="plan")
 @click.option("-n", "--world-size", metavar="RANKS", help="How many ranks the script is planned for.")
-@click.option("-m", "--machine", help="A preset, or a file. Default: h100-ib400.")
+@click.option("-m", "--machine", shell_complete=machines, help="A preset, or a file. Default: h100-ib400.")
 @click.option("--memory-limit", metavar="BYTES", help="What the step may take, such as 70GB. Default: no limit.")
-@click.option("-p", "--passes", default="default", show_default=True, help="A pipeline, or the name of a preset.")
-@click.option("--sweep", "sweeps", multiple=True, metavar="NAME=A,B,…", help=f"Try several: {', '.join(SWEPT)}.")
+@click.option(
+    "-p",
+    "--passes",
+    default="default",
+    show_default=True,
+    shell_complete=pipelines_or_presets,
+    help="A pipeline, or the name of a preset.",
+)
+@click.option(
+    "--sweep",
+    "sweeps",
+    multiple=True,
+    shell_complete=swept,
+    metavar="NAME=A,B,…",
+    help=f"Try several: {', '.join(SWEPT)}.",
+)
 @click.option("--top", default=5, show_default=True, type=click.IntRange(min=0), help="How many remedies to look for.")
-@click.option("--out", metavar="DIR", help="Write the report and everything else here.")
+@click.option("--out", metavar="DIR", shell_complete=directories, help="Write the report and everything else here.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.argument("step")
+@click.argument("step", shell_complete=files)
 def command(
     world_size: str | None,
     machine: str | None,
@@ -75,7 +84,7 @@ def command(
     \b
     Example:
         weft plan examples/fsdp.py --world-size 64 --memory-limit 70GB --out report
-        weft plan examples/fsdp.py --sweep world-size=8,64,512 --sweep machine=h100-ib400,gb200-nvl72 --out report
+        weft plan examples/fsdp.py --sweep world-size=8,64 --sweep machine=h100-ib400,gb200-nvl72 --out report
         weft plan step.weft --machine h100-eth100 --passes safe
         weft opt --machine h100-ib400 --plan report/plan.json report/program.weft
     \b
@@ -96,39 +105,29 @@ def command(
 
 
 def _plan(step: str, case: Case, passes: Sequence[Pass], top: int, out: str | None, as_json: bool) -> None:
-    with output_directory(out, _PLAN_FILES) if out is not None else nullcontext() as texts:
+    with output_directory(out, PLAN_FILES) if out is not None else nullcontext() as texts:
         with steps_of(step, [case]) as steps:
             one = planned(steps, case, passes)
         found = _explanations(one, passes, top)
         if texts is not None:
-            texts |= _texts(step, one)
-    files = [str(Path(out) / name) for name in _PLAN_FILES] if out is not None else []
+            texts |= texts_of(step, one)
+    files = [str(Path(out) / name) for name in PLAN_FILES] if out is not None else []
     if as_json:
-        click.echo(json.dumps(_content(step, one, found, files), indent=1))
+        click.echo(json.dumps(content_of(step, one, found, files), indent=1))
     else:
-        _print(step, one, found, files)
+        print_plan(step, one, found, files)
 
 
 def _explanations(one: Planned, passes: Sequence[Pass], top: int) -> tuple[Explanation, ...]:
     """What would help against what is still exposed, after all passes."""
     if not top:
         return ()
-    options = next((a for a in reversed(passes) if isinstance(a, SchedulePass)), SchedulePass())
-    knobs = Knobs(options, _given_peak(one, options), one.case.memory_limit)
-    made = Made(one.made.after, knobs, one.program, tuple(passes))
+    made = made_of(one.made, one.stages, passes, one.case.memory_limit)
     with capture_progress("looking for remedies") as progress:
         return explain(made, top, lambda change: progress(f"trying {change}", len(one.program)))
 
 
-def _given_peak(one: Planned, options: SchedulePass) -> int:
-    """The peak of the program that the schedule was given; that of the step itself if no schedule was kept."""
-    wanted = next((plan.program for plan in reversed(one.made.plans) if plan.pass_text == pass_text(options)), None)
-    programs = (one.program, *(stage.program for stage in one.stages))
-    given = next((program for program in programs if fingerprint(program) == wanted), one.program)
-    return memory(given).peak_bytes
-
-
-def _texts(step: str, one: Planned) -> dict[str, str]:
+def texts_of(step: str, one: Planned) -> dict[str, str]:
     """The files, by their names."""
     made, limit = one.made, one.case.memory_limit
     about = f"{one.about}, {' → '.join(plan.pass_text for plan in made.plans) or 'no pass'}"
@@ -142,23 +141,25 @@ def _texts(step: str, one: Planned) -> dict[str, str]:
     }
 
 
-def _print(step: str, one: Planned, found: Sequence[Explanation], files: Sequence[str]) -> None:
+def print_plan(step: str, one: Planned, found: Sequence[Explanation], files: Sequence[str]) -> None:
+    """The table of a step before and after, what would help, and which files there are: the first is to be opened."""
     made, limit = one.made, one.case.memory_limit
     click.echo(click.style(visible(f"{step}: {one.about}"), bold=True))
     rows = [(row.name, row.before, row.after, row.change) for row in summary(made.before, made.after, limit)]
-    _print_table([("", "before", "after", "change"), *rows])
+    print_table([("", "before", "after", "change"), *rows])
     if limit is not None and made.after.peak_bytes > limit:
         over = size_text(made.after.peak_bytes - limit)
         click.echo(click.style(f"\nit does not fit: {over} over the limit", fg="red", bold=True))
     for title, lines in list(explained(made.after, found))[1:]:
-        click.echo("\n" + click.style(shown(title, _WIDEST), bold=True))
+        click.echo("\n" + click.style(title, bold=True))
         for line in lines:
-            click.echo(f"   {shown(line, _WIDEST)}")
+            click.echo(f"   {line}")
     if files:
         click.echo("\n" + visible(f"open {files[0]}; also written: {', '.join(files[1:])}"))
 
 
-def _content(step: str, one: Planned, found: Sequence[Explanation], files: Sequence[str]) -> dict[str, Any]:
+def content_of(step: str, one: Planned, found: Sequence[Explanation], files: Sequence[str]) -> dict[str, Any]:
+    """The same as plain data."""
     return {
         "step": step,
         "world_size": one.case.world_size,
@@ -203,12 +204,12 @@ def _sweep(
     if as_json:
         click.echo(data)
         return
-    _print_table(rows)
+    print_table(rows)
     if out is not None:
         click.echo("\n" + visible(f"open {Path(out) / 'sweep.html'}; also written: {Path(out) / 'sweep.json'}"))
 
 
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
+def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Rows below a header, the first column to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for number, (name, *cells) in enumerate(rows):

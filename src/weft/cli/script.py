@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh
 
 import weft
 from weft.errors import WeftError
@@ -19,7 +21,7 @@ from weft.ir.program import Program
 
 _NAME = "weft_planned_script"  # not "__main__": what a script does when it is run is not wanted
 _PROTOCOL = (
-    "weft plan needs two functions: mesh_for(world_size), which returns the names and sizes of the mesh, and "
+    "a script needs two functions: mesh_for(world_size), which returns the names and sizes of the mesh, and "
     "build(mesh), which returns the training step and a tuple of what it is called with"
 )
 _LONGEST = 300  # characters of an error message that are worth a place in one paragraph
@@ -35,7 +37,7 @@ class Script:
 
     def mesh(self, world_size: int) -> dict[str, int]:
         """The names and sizes of the mesh for so many ranks; WeftError if they are for another number."""
-        with _users(self.path, f"mesh_for({world_size})"):
+        with self.users_code(f"mesh_for({world_size})"):
             found = self.mesh_for(world_size)
         match found:
             case Mapping() if found and all(isinstance(name, str) and _is_size(size) for name, size in found.items()):
@@ -53,18 +55,23 @@ class Script:
     def capture(self, world_size: int, progress: Callable[[str, int], None]) -> Program:
         """The step for so many ranks, captured on this machine without them."""
         with weft.planning(self.mesh(world_size)) as mesh:
-            with _users(self.path, "build"):
-                built = self.build(mesh)
-            match built:
-                case (step, tuple(args) | list(args)) if callable(step):
-                    pass
-                case _:
-                    raise WeftError(
-                        f"{self.path}: build must return the step and a tuple of what it is called with, "
-                        f"not {shown(repr(built), 80)}"
-                    )
-            with _users(self.path, "the step"):
+            step, args = self.built(mesh)
+            with self.users_code("the step"):
                 return weft.capture(step, args, progress=progress)
+
+    def built(self, mesh: DeviceMesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The step, and what it is called with."""
+        with self.users_code("build"):
+            made = self.build(mesh)
+        match made:
+            case (step, tuple(args) | list(args)) if callable(step):
+                return step, tuple(args)
+        wanted = "build must return the step and a tuple of what it is called with"
+        raise WeftError(f"{self.path}: {wanted}, not {shown(repr(made), 80)}")
+
+    def users_code(self, what: str) -> AbstractContextManager[None]:
+        """What is raised inside, by code of the script's, becomes a WeftError that says where."""
+        return _users(self.path, what)
 
 
 @contextmanager

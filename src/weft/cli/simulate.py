@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from weft.cli.common import read_program, reported, say
+from weft.cli.completing import files, machines
 from weft.cost import CostModel, Estimates, Machine, Profile, coverage, warn_if_partial
 from weft.errors import visible
 from weft.ir.program import Program
@@ -19,13 +20,19 @@ _SHOWN = 10  # exposed collectives that are worth a line each
 
 
 @click.command(name="simulate")
-@click.option("-m", "--machine", default="h100-ib400", show_default=True, help="A preset, or a file.")
 @click.option(
-    "--profile", "traces", multiple=True, help="A trace of torch.profiler with better times; one for each rank."
+    "-m", "--machine", default="h100-ib400", show_default=True, shell_complete=machines, help="A preset, or a file."
+)
+@click.option(
+    "--profile",
+    "traces",
+    multiple=True,
+    shell_complete=files,
+    help="A trace of torch.profiler with better times; one for each rank.",
 )
 @click.option("--lanes", "draw", is_flag=True, help="Draw the timeline with characters.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@click.argument("program")
+@click.argument("program", shell_complete=files)
 def command(machine: str, traces: tuple[str, ...], draw: bool, as_json: bool, program: str) -> None:
     """Simulate the step in PROGRAM (a file, or - for standard input) on a machine that need not be there.
 
@@ -37,6 +44,8 @@ def command(machine: str, traces: tuple[str, ...], draw: bool, as_json: bool, pr
     \b
     A collective is exposed for as long as the compute stream does nothing but wait for it. The bound is proved: no
     legal order, bucketing or splitting of this program makes the step shorter on this machine.
+    \b
+    Exit codes: 0 done, 1 the program is not safe, 2 the input cannot be used.
     """
     with reported(as_json):
         step = read_program(program)

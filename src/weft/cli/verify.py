@@ -8,6 +8,7 @@ import sys
 import click
 
 from weft.cli.common import UNSAFE, read_program, reported
+from weft.cli.completing import files
 from weft.errors import OptionError, VerifyError
 from weft.verify import violations
 
@@ -15,8 +16,8 @@ from weft.verify import violations
 @click.command(name="verify")
 @click.option("--reorders", is_flag=True, help="Permit another order of the collectives within a group.")
 @click.option("--json", "as_json", is_flag=True, help="Print the violations as JSON.")
-@click.argument("before")
-@click.argument("after", required=False)
+@click.argument("before", shell_complete=files)
+@click.argument("after", required=False, shell_complete=files)
 def command(reorders: bool, as_json: bool, before: str, after: str | None) -> None:
     """Check that the program in AFTER may replace the one in BEFORE; with one file, check that one by itself.
 

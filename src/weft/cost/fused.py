@@ -7,6 +7,7 @@ the same links is not taken into account.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
@@ -35,11 +36,41 @@ class Symmetric(Device, Protocol):
         """How long it takes to read so many bytes from the memory of another rank of a group."""
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How such a matmul goes: so many shards, each multiplied and each but the first one brought meanwhile.
+
+    `barriers_us` is for what the ranks meet, `copies_us` for what is copied around the steps.
+    """
+
+    count: int
+    shard_us: float
+    travel_us: float
+    barriers_us: float
+    copies_us: float
+
+    @property
+    def us(self) -> float:
+        """How long it takes."""
+        steps_us = self.shard_us + (self.count - 1) * max(self.shard_us, self.travel_us)
+        return self.barriers_us + steps_us + self.copies_us
+
+    @property
+    def held_us(self) -> float:
+        """For how long it does nothing but wait for other ranks."""
+        return self.barriers_us + (self.count - 1) * max(0.0, self.travel_us - self.shard_us)
+
+
 def fused_us(device: Symmetric, op: Op, inputs: Inputs) -> float:
     """The time of an op with a collective inside it; `inputs` are the specs of its tensor arguments, in order."""
+    return fused_steps(device, op, inputs).us
+
+
+def fused_steps(device: Symmetric, op: Op, inputs: Inputs) -> Steps:
+    """How it goes. One whose arguments nobody understands only reads and writes."""
     found, comm = fused_parts(op, inputs), op.inside
     if isinstance(found, str) or comm is None:
-        return streamed(device, total(inputs) + total(op.out))
+        return Steps(1, 0.0, 0.0, 0.0, streamed(device, total(inputs) + total(op.out)))
     if not device.is_symmetric(comm.group):
         raise CostError(
             f"%{op.name} ({op.target}) needs symmetric memory, and {device.name} has none among the ranks of group "
@@ -48,11 +79,13 @@ def fused_us(device: Symmetric, op: Op, inputs: Inputs) -> float:
     gathers = op.target in GATHERS
     rows = prod(map(hint, found.left.shape[:-1]))
     sent = total(inputs[:1]) if gathers else total(op.out)
-    shard_us = _shard_us(device, found, rows, gathers)
-    travel_us = device.peer_us(comm.group, sent)
-    steps_us = shard_us + (found.ranks - 1) * max(shard_us, travel_us)
-    barriers_us = _BARRIERS * (device.launch_us + device.peer_us(comm.group, 0))
-    return barriers_us + steps_us + _copied_us(device, found, sent, gathers) + _relaid_us(device, found)
+    return Steps(
+        count=found.ranks,
+        shard_us=_shard_us(device, found, rows, gathers),
+        travel_us=device.peer_us(comm.group, sent),
+        barriers_us=_BARRIERS * (device.launch_us + device.peer_us(comm.group, 0)),
+        copies_us=_copied_us(device, found, sent, gathers) + _relaid_us(device, found),
+    )
 
 
 def _shard_us(device: Device, found: Fused, rows: int, gathers: bool) -> float:

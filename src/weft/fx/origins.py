@@ -36,13 +36,16 @@ class Origins:
         self.paths = {id(one): path for module in modules for path, one in module.named_modules()}
         self.stack: list[tuple[nn.Module, int]] = []  # each with the backward in which it was entered, or -1
 
-    def enter(self, module: nn.Module, args: Any) -> None:
+    @contextmanager
+    def within(self, module: nn.Module) -> Iterator[None]:
+        """Inside, a module runs. That a forward raises is how recomputation ends as soon as it has what it needs."""
         self.stack.append((module, torch._C._current_graph_task_id()))
         self._publish()
-
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.stack.pop()
-        self._publish()
+        try:
+            yield
+        finally:
+            self.stack.pop()
+            self._publish()
 
     def _publish(self) -> None:
         backward = torch._C._current_graph_task_id()
@@ -102,20 +105,31 @@ def _where(node: Node, modules: dict[int, str]) -> str:
 def recorded_origins(modules: Sequence[nn.Module]) -> Iterator[Origins]:
     """Inside, traced nodes get `nn_module_stack`, `stack_trace`, `seq_nr`, in the backward too."""
     origins = Origins(modules)
-    before = nn.modules.module.register_module_forward_pre_hook(origins.enter)
-    # Also called when a forward raises, which is how recomputation ends as soon as it has what it needs.
-    behind = nn.modules.module.register_module_forward_hook(origins.leave, always_call=True)
     with (
         traceback.preserve_node_meta(),
         torch.autograd.set_detect_anomaly(True, check_nan=False),
         _user_frames(),
         _told_backwards(),
+        _followed(origins),
     ):
-        try:
-            yield origins
-        finally:
-            before.remove()
-            behind.remove()
+        yield origins
+
+
+@contextmanager
+def _followed(origins: Origins) -> Iterator[None]:
+    """Inside, every module that is called is told of, from before its own hooks until after them: that is where tensor
+    parallelism communicates. Hooks for all modules would be called too early for that."""
+    kept = nn.Module._call_impl  # torch puts a `__call__` of its own in place while it traces
+
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        with origins.within(self):
+            return kept(self, *args, **kwargs)  # type: ignore[no-untyped-call]  # torch's
+
+    nn.Module._call_impl = call  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module._call_impl = kept  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from weft.errors import visible
+from weft.ir.notebook import shown
 from weft.ir.text import counted
 from weft.sim.explanation import Explanation
+from weft.sim.inside import inside
 from weft.sim.timeline import Timeline
 from weft.sim.units import size_text, time_text
 
 Paragraph = tuple[str, tuple[str, ...]]  # a title, and the lines below it
+_NAME, _MESSAGE = 100, 400  # characters that are worth showing: names may have any length
 
 
 def explained(timeline: Timeline, found: Sequence[Explanation]) -> Iterator[Paragraph]:
     """A paragraph on the step, and one for each collective that is explained."""
-    exposed, shown = len(timeline.exposed), len(found)
+    exposed, within, listed = len(timeline.exposed), len(inside(timeline)), len(found)
     total = len(timeline.flights)
     of_all = f"{exposed:,} of {total:,} collective{'s' if total != 1 else ''} exposed"
-    which = "that which costs most" if shown == 1 else f"the {shown} that cost most"
-    yield _header(timeline), (f"{of_all}; {which}:" if exposed > shown else of_all + ":" * bool(exposed),)
+    if within:
+        of_all += f", and {counted(within, 'matmul')} with a collective inside"
+    which = "that which costs most" if listed == 1 else f"the {listed} that cost most"
+    more = exposed + within > listed
+    yield _header(timeline), (f"{of_all}; {which}:" if more else of_all + ":" * bool(listed),)
     for number, one in enumerate(found, 1):
         yield _title(timeline, number, one), tuple(_lines(timeline, one))
 
@@ -47,48 +53,46 @@ def _header(timeline: Timeline) -> str:
 
 def _title(timeline: Timeline, number: int, one: Explanation) -> str:
     op = timeline.program[one.exposure.start]
-    assert op.comm is not None, "only starts are exposed"
+    assert op.collective is not None, "only collectives are exposed"
     share = one.exposure.us / timeline.step_us
-    what = f"{op.comm.kind} over {op.comm.group.name}"
-    return visible(f"{number}. %{op.name}, {what}: exposed for {time_text(one.exposure.us)}, {share:.1%} of the step")
+    what = f"{op.collective.kind} over {shown(op.collective.group.name, _NAME)}"
+    held = "inside a matmul, which waits" if op.inside is not None else "exposed"
+    us = time_text(one.exposure.us)
+    return f"{number}. %{shown(op.name, _NAME)}, {what}: {held} for {us}, {share:.1%} of the step"
 
 
 def _lines(timeline: Timeline, one: Explanation) -> Iterator[str]:
     if where := timeline.program[one.exposure.start].origin:
-        yield visible(f"where   {where}")
+        yield f"where   {shown(where)}"
     for number, cause in enumerate(one.exposure.causes):
-        yield visible(f"{'why' if number == 0 else '':<7} {time_text(cause.us)}: {cause.message}")
+        yield f"{'why' if number == 0 else '':<7} {time_text(cause.us)}: {shown(cause.message, _MESSAGE)}"
     yield f"remedy  {_remedy(timeline, one)}"
 
 
 def _remedy(timeline: Timeline, one: Explanation) -> str:
     if one.remedy is not None:
         gain = f"step -{time_text(one.remedy.saves_us)}, peak {size_text(one.remedy.peak_bytes)}"
-        return f"with {one.remedy.change} it is hidden ({gain})"
+        still = f"{time_text(one.remedy.left_us)} of it are left"
+        return f"with {shown(one.remedy.change, _MESSAGE)} {'it is hidden' if one.remedy.hides else still} ({gain})"
     left = time_text(max(0.0, timeline.step_us - timeline.bound_us))
-    tried = f"{counted(one.tried, 'change')} tried, and none hides it" if one.tried else "no knob is left to change"
+    tried = f"{counted(one.tried, 'change')} tried, and none helps" if one.tried else "no knob is left to change"
     return f"{tried}; the bound ({timeline.bound.name}) leaves {left} to gain in the whole step"
 
 
 def _content(timeline: Timeline, one: Explanation) -> dict[str, Any]:
     op = timeline.program[one.exposure.start]
-    assert op.comm is not None, "only starts are exposed"
+    assert op.collective is not None, "only collectives are exposed"
     return {
         "op": op.name,
-        "kind": op.comm.kind,
-        "group": op.comm.group.name,
+        "kind": op.collective.kind,
+        "group": op.collective.group.name,
+        "inside_a_matmul": op.inside is not None,
         "origin": op.origin,
         "us": one.exposure.us,
         "causes": [
             {"kind": cause.kind, "us": cause.us, "op": cause.op, "message": cause.message}
             for cause in one.exposure.causes
         ],
-        "remedy": None
-        if one.remedy is None
-        else {
-            "change": one.remedy.change,
-            "saves_us": one.remedy.saves_us,
-            "peak_bytes": one.remedy.peak_bytes,
-        },
+        "remedy": asdict(one.remedy) if one.remedy is not None else None,
         "tried": one.tried,
     }

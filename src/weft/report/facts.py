@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.analysis.pairs import pairs
-from weft.analysis.traffic import total_bytes
+from weft.analysis.traffic import inside_bytes, total_bytes
 from weft.ir.notebook import shown
 from weft.ir.printer import print_spec
 from weft.ir.program import Group, Op
+from weft.sim.inside import inside
 from weft.sim.intervals import Interval
 from weft.sim.reasons import Cause
 from weft.sim.timeline import Timeline
@@ -17,7 +18,7 @@ from weft.sim.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A collective as people look at it.
+    """A collective as people look at it; one inside a matmul is under way as long as that works.
 
     `launched` is when it was handed to its group, `flight` when it was under way, `waits` are the ops that wait for it,
     `waited` is for how long the first of them holds the stream, and the causes add up to `exposed_us`.
@@ -57,27 +58,41 @@ class Hold:
 def collectives(timeline: Timeline) -> tuple[Shown, ...]:
     """The collectives that are started and waited for, in the order in which they are launched."""
     why = {exposure.start: exposure.causes for exposure in timeline.exposures}
-    found = []
-    for position, flight in timeline.flights.items():
-        op = timeline.program.ops[position]
-        assert op.comm is not None, "only starts fly"
-        waits = pairs(timeline.program).waits[op.name]
-        found.append(
-            Shown(
-                position=position,
-                op=op,
-                kind=op.comm.kind,
-                group=op.comm.group,
-                total_bytes=total_bytes(op),
-                launched=timeline.begins[position],
-                flight=flight,
-                waits=waits,
-                waited=_during(timeline, waits[0]) if waits else None,
-                exposed_us=timeline.exposed.get(op.name, 0.0),
-                causes=why.get(op.name, ()),
-            )
-        )
+    return tuple(
+        _shown(timeline, position, flight, why.get(timeline.program.ops[position].name, ()))
+        for position, flight in timeline.flights.items()
+    )
+
+
+def within_matmuls(timeline: Timeline) -> tuple[Shown, ...]:
+    """The collectives that are carried out inside matmuls, in order; exposed is what such a matmul waits for them."""
+    program, found = timeline.program, []
+    held = {one.start: one for one in inside(timeline)}
+    for position, op in enumerate(program.ops):
+        if op.inside is not None:
+            flight = Interval(timeline.begins[position], timeline.ends[position])
+            one = _shown(timeline, position, flight, held[op.name].causes if op.name in held else ())
+            found.append(replace(one, exposed_us=held[op.name].us if op.name in held else 0.0))
     return tuple(found)
+
+
+def _shown(timeline: Timeline, position: int, flight: Interval, causes: tuple[Cause, ...]) -> Shown:
+    op = timeline.program.ops[position]
+    assert op.collective is not None, "only collectives are shown"
+    waits = pairs(timeline.program).waits[op.name] if op.is_start else ()
+    return Shown(
+        position=position,
+        op=op,
+        kind=op.collective.kind,
+        group=op.collective.group,
+        total_bytes=total_bytes(op) if op.is_start else inside_bytes(timeline.program, op),
+        launched=timeline.begins[position],
+        flight=flight,
+        waits=waits,
+        waited=_during(timeline, waits[0]) if waits else None,
+        exposed_us=timeline.exposed.get(op.name, 0.0),
+        causes=causes,
+    )
 
 
 def computations(timeline: Timeline) -> Iterator[tuple[Op, Interval]]:

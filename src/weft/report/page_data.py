@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from weft.ir.notebook import shown
-from weft.report.facts import Shown, collectives, computations, holds, shape
+from weft.report.facts import Shown, collectives, computations, holds, shape, within_matmuls
 from weft.sim.timeline import Timeline
 
 Data = dict[str, Any]
@@ -55,7 +55,7 @@ def page_data(before: Timeline, after: Timeline, remarks: Sequence[Remark], memo
 def _side(
     name: str, timeline: Timeline, texts: _Texts, said: Mapping[str, Sequence[int]], were: Mapping[str, int]
 ) -> Data:
-    found = collectives(timeline)
+    found = (*collectives(timeline), *within_matmuls(timeline))
     number = {one.op.name: place for place, one in enumerate(found)}
     groups = {group.name: place for place, group in enumerate(timeline.program.groups)}
     held = list(holds(timeline))
@@ -97,6 +97,7 @@ def _collective(
     return {
         "op": shown(one.op.name),
         "kind": one.kind,
+        "inside": one.op.inside is not None,
         "group": groups[one.group.name],
         "origin": shown(one.op.origin),
         "shape": shape(one.op),

@@ -33,7 +33,7 @@ function describedCollective(side, index) {
 function collectiveFacts(side, one) {
   const group = side.groups[one.group];
   return [
-    ["kind", `${one.kind} over ${group.name}, ${count(group.size, "rank")}`],
+    ["kind", `${kindText(one)} over ${group.name}, ${count(group.size, "rank")}`],
     ["module", one.origin],
     ["shape", one.shape],
     ["bytes", sizeText(one.bytes)],
@@ -94,7 +94,7 @@ function lengthy(side, number, one) {
   const said = one.remarks.map((i) => data.remarks[i]);
   return [
     shut, make("h3", `${one.op} (${side.name})`), facts([...collectiveFacts(side, one), ...reasons(one)]),
-    ...part("Start and wait", [facts([["launched", timeText(one.launched)], ["under way", timeText(one.begin)],
+    ...part("Start and wait", one.inside ? [] : [facts([["launched", timeText(one.launched)], ["under way", timeText(one.begin)],
       ["landed", timeText(one.end)], ["waited until", one.waited === null ? "end of step" : timeText(one.waited)],
       ["at", one.waits.length > 4 ? `${one.waits.slice(0, 4).join(", ")} and ${one.waits.length - 4} more` : one.waits.join(", ")]])]),
     ...part(`Members (${one.members.length})`, one.members.length ? [make("ul", one.members.map(memberItem))] : []),

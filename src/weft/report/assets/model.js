@@ -71,8 +71,12 @@ function search(side, text) {
   return found;
 }
 
+function kindText(one) {
+  return one.inside ? `${one.kind} in a matmul` : one.kind;
+}
+
 // All that a collective can be found by: its own words, and those of the collectives that it stands for.
 function words(one) {
   const members = one.members.flatMap((member) => [member.op, SIDES[0].collectives[member.was]?.origin || ""]);
-  return [one.op, one.kind, one.origin, one.shape, ...one.waits, ...members].join("\n").toLowerCase();
+  return [one.op, kindText(one), one.origin, one.shape, ...one.waits, ...members].join("\n").toLowerCase();
 }

@@ -1,7 +1,7 @@
 // The rest of the page: tables, search, colours, keys.
 const COLUMNS = [
   {name: "collective", value: (one) => one.op},
-  {name: "kind", value: (one) => one.kind},
+  {name: "kind", value: kindText},
   {name: "group", value: (one, side) => side.groups[one.group].name},
   {name: "module", value: (one) => one.origin},
   {name: "shape", value: (one) => one.shape},
@@ -11,7 +11,7 @@ const COLUMNS = [
   {name: "takes", value: (one) => one.end - one.begin, text: timeText, number: true},
   {name: "exposed", value: (one) => one.exposed, text: (value) => (value ? timeText(value) : ""), number: true},
 ];
-const PAGE = 200; // rows that a table shows before it is asked for more
+const PAGE = 50; // rows that a table shows before it is asked for more: at first sight nobody sees more
 const byId = (id) => document.getElementById(id);
 const table = {side: 1, column: 9, down: true, limit: PAGE};
 const found = {text: "", places: [], next: 0};
@@ -51,7 +51,7 @@ function drawTable() {
     onclick: () => { table.side = i; table.limit = PAGE; drawTable(); }})));
   byId("rows").textContent = rows.length === side.collectives.length ? count(rows.length, "collective")
     : `${comma(rows.length, 0)} of ${count(side.collectives.length, "collective")}`;
-  moreButton(byId("more"), rows.length - table.limit, () => { table.limit += 5 * PAGE; drawTable(); });
+  moreButton(byId("more"), rows.length - table.limit, () => { table.limit += 20 * PAGE; drawTable(); });
   markRow();
 }
 
@@ -92,7 +92,7 @@ function drawRemarks() {
   byId("remarks").tBodies[0].replaceChildren(...kept.slice(0, remarkLimit).map((one) => make(
     "tr", [one.pass, one.verdict, one.op, one.text].map((text) => make("td", text)))));
   byId("remarks").closest("section").hidden = !data.remarks.length;
-  moreButton(byId("more-remarks"), kept.length - remarkLimit, () => { remarkLimit += 5 * PAGE; drawRemarks(); });
+  moreButton(byId("more-remarks"), kept.length - remarkLimit, () => { remarkLimit += 20 * PAGE; drawRemarks(); });
 }
 
 function searchFor(text) {
