@@ -4,15 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test bench lint browser test-slow accept clean
+.PHONY: demo picture test bench lint browser test-slow accept clean
 
 demo: $(READY)
 	$(BIN)/weft demo
 
+# The picture in README.md; its figures are printed.
+picture: $(READY)
+	$(BIN)/python -m bench.timelines docs/timeline.svg
+
 test: lint browser
 	$(BIN)/pytest -n 3
 
-bench: $(READY)
+bench: picture
 	$(BIN)/python -m bench.foundation
 	$(BIN)/python -m bench.simulator
 	$(BIN)/python -m bench.combine --layers 1 --workloads gpt2_xl_ddp,llama3_8b_fsdp --no-speed
@@ -31,9 +35,10 @@ browser:
 		&& apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium > /dev/null; } \
 		|| echo "there is no Chromium, and it cannot be installed: the tests of the report's page will be skipped"
 
-# The property tests with 10,000 cases each.
+# Hours: the property tests with 10,000 cases each, and every way of training in every mode.
 test-slow: $(READY)
 	$(BIN)/pytest -n 2 --hypothesis-profile=slow -m hypothesis
+	$(BIN)/pytest -m slow
 
 # Rewrite the expected output of the goldens; read the diff before you commit it.
 accept: $(READY)

@@ -42,7 +42,7 @@ def test_four_ranks_train_the_same() -> None:
     assert_same([[found[:2] for found in rank] for rank in results], FOUR)
     for rank in results:
         for found in rank:
-            _assert_close(found[0], found[2])
+            assert_close(found[0], found[2])
 
 
 def test_what_inductor_compiles_trains_the_same_as_without() -> None:
@@ -61,9 +61,9 @@ def assert_same(results: list[list[list[Trained]]], cases: tuple[Case, ...]) -> 
             assert found.warned == []
 
 
-def _assert_close(expected: Trained, found: Trained) -> None:
+def assert_close(expected: Trained, found: Trained, rtol: float = 1e-4, atol: float = 1e-5) -> None:
     for one, other in zip(_all(expected), _all(found), strict=True):
-        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(other, one, rtol=rtol, atol=atol)
 
 
 def _all(trained: Trained) -> list[Any]:
