@@ -29,25 +29,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 import weft
 from bench.captured_cases import Case, Row, table, to_json
-from bench.captured_steps import SIZES, Size, Step, communication_alone, compute_alone, step
-from bench.hosts import RANKS, Hosts, why_no_link
+from bench.captured_steps import SIZES, Size, step
 from bench.options import count, listed, ratios
-from bench.rates import COMMUNICATION, COMPUTE, Call, measured, say, slowdown, tuned
-from bench.reality import MALLOC, calibrated
-from weft import PASSES, PRESETS, Machine, Optimized, parse_pipeline
+from bench.rates import COMMUNICATION, COMPUTE, say, tuned
+from weft import PASSES, PRESETS, parse_pipeline
 from weft.errors import WeftError
 from weft.run import local_ranks
-from weft.run.samples import Effort, from_all
+from weft.run.alone import communication_alone, compute_alone
+from weft.run.hosts import RANKS, Hosts, why_no_link
+from weft.run.measuring import EFFORT, MALLOC, Call, calibrated, measured, slowdown
+from weft.run.samples import Effort
+from weft.run.steps import Step, difference, planned_together
 
 RATIOS = (0.5, 1.0, 2.0)
 TOLERANCE = 1e-5
-# Collectives of the size of the steps' take a tenth of a second over the slower links.
-EFFORT = Effort(rounds=3, sample_s=0.01, growth=4, longest_s=0.1)
 
 _TRIES = 7  # of what is measured to find a rate
 
@@ -98,7 +96,7 @@ def _case(rank: int, task: Task, name: str, made: Step, ratio: float | None) -> 
     machine = calibrated(task.effort)
     if rate is not None:
         machine = replace(machine, compute_slowdown=slowdown(alone[COMPUTE], rate, _TRIES))
-    optimized = {way: _planned(rank, made, machine, passes) for way, passes in task.ways.items()}
+    optimized = {way: planned_together(made.program, machine, passes) for way, passes in task.ways.items()}
     for way, one in optimized.items():
         say(rank, f"{title}: {way}: {one}")
     before = weft.simulate(made.program, machine)
@@ -114,27 +112,12 @@ def _case(rank: int, task: Task, name: str, made: Step, ratio: float | None) -> 
     return Case(name, ratio, rate, times[COMPUTE], times[COMMUNICATION], tuple(rows), machine.compute_slowdown, others)
 
 
-def _planned(rank: int, made: Step, machine: Machine, passes: str) -> Optimized:
-    """The step after passes, as rank 0 plans it: what ranks measured is the same, but their programs need not be."""
-    planned = weft.optimize(made.program, machine, passes=passes) if rank == 0 else None
-    plans = [planned.plan if planned is not None else ""]
-    dist.broadcast_object_list(plans, src=0)
-    result = planned or weft.replay(made.program, plans[0], machine)
-    weft.verify(made.program, result.program, reorders=True)
-    return result
-
-
 def _apart(way: str, written: Call, call: Call) -> float:
     """By how much results differ from those of the step as written, the most of all ranks; WeftError if by too much."""
-    shares = [_share(*pair) for pair in zip(written(), call(), strict=True)]
-    worst: float = max(from_all(max(shares)))
+    worst = difference(written(), call())
     if not worst <= TOLERANCE:
         raise WeftError(f"{way}: a result is {worst:.1e} of its largest number away from the step as written")
     return worst
-
-
-def _share(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max() / one.abs().max().clamp(min=1e-30)) if one.numel() else 0.0
 
 
 # In the process that starts them

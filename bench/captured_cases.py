@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from bench.rates import Spread
 from bench.rows import aligned
+from weft.run.measuring import Spread
 
 
 @dataclass(frozen=True)

@@ -35,23 +35,21 @@ from typing import Any
 from torch import Tensor
 
 import weft
-from bench.captured_steps import communication_alone
 from bench.contenders import ALL, TORCH_DDP, Way, compiling, fixed_ways, planned_ways, silenced
-from bench.hosts import RANKS, Hosts, why_no_link
 from bench.options import count, listed, ratios
-from bench.rates import COMMUNICATION, COMPUTE, Call, measured, say, slowdown, tuned
+from bench.rates import COMMUNICATION, COMPUTE, say, tuned
 from bench.real_cases import Case, Part, Row, table, to_json, verdicts
-from bench.reality import MALLOC, calibrated
 from bench.trainings import SIZES, Size, Training, apart, data, parallel_model, torch_ddp, training
 from weft import Machine, Program
 from weft.errors import WeftError
 from weft.run import local_ranks
+from weft.run.alone import communication_alone
+from weft.run.hosts import RANKS, Hosts, why_no_link
+from weft.run.measuring import EFFORT, MALLOC, Call, calibrated, measured, slowdown
 from weft.run.reports import Report
 from weft.run.samples import Effort, from_all
 
 RATIOS = (0.5, 1.0, 2.0)
-# Collectives of the size of the steps' take a tenth of a second over the slower links.
-EFFORT = Effort(rounds=3, sample_s=0.01, growth=4, longest_s=0.1)
 TOLERANCE = 1e-4  # kernels that are fused round otherwise, and each step adds to it
 
 _TRIES = 3  # of what is measured to find a rate

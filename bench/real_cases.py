@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 
 from bench import rows
 from bench.contenders import COMPILED, WEFT
-from bench.rates import Spread
 from bench.rows import aligned
+from weft.run.measuring import Spread
 
 _EQUAL, _ENDS = 0.75, 0.85  # of torch.compile alone: where compute and communication take as long, and otherwise
 _LARGER = 1.15  # of compute or communication alone

@@ -13,35 +13,28 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 import weft
-from weft import Machine, Program, pipeline
+from weft import Program, pipeline
 from weft.errors import WeftWarning
 from weft.ir.specs import TensorSpec
 from weft.run import local_ranks
-from weft.run.calibrate import calibrate
 from weft.run.inputs import tensor
+from weft.run.measuring import MALLOC, calibrated, in_turn
 from weft.run.samples import Effort, from_all
 
 LIMIT = 0.15
 RANKS = 2
 _EFFORT = Effort(rounds=5, sample_s=0.03, growth=4, longest_s=0.04)
 _REPETITIONS = 7  # of each step, before and after a calibration
-# A rank keeps the memory that it has freed, as the allocators of accelerators do. Otherwise a step that keeps many
-# results takes new pages from the system for each, more or fewer of them depending on what was freed before, and its
-# communication takes longer by an amount that no machine file could tell.
-MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_MAX_": "0"}
 _LAYERS = 4
 _ROWS, _WIDTH = 256, 1024  # a layer multiplies 256x1024 by 1024x1024, a few milliseconds on one core
 _GRADIENT = 512  # the bucketed gradients are 512x512
@@ -163,7 +156,7 @@ def rounds_of(rank: int, rounds: int) -> list[list[Row]]:
     for number in range(rounds):
         # Before and after: a machine that becomes slower meanwhile does so by half for what is measured.
         before = measure(calls)
-        machine = calibrated()
+        machine = calibrated(_EFFORT)
         after = measure(calls)
         measured = {name: (before[name] + after[name]) / 2 for name in calls}
         rows = [Row(name, weft.simulate(one, machine).step_us, measured[name]) for name, one in programs.items()]
@@ -180,28 +173,6 @@ def ready(program: Program) -> Callable[[], Any]:
     specs = [op.out[0] for op in program.ops if op.target == "input"]
     inputs = [tensor(spec, torch.device("cpu")) for spec in specs if isinstance(spec, TensorSpec)]
     return lambda: module(*inputs)
-
-
-def calibrated(effort: Effort = _EFFORT) -> Machine:
-    """The machine as it is now, by way of its file."""
-    text = calibrate(effort).text("here")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "machine.toml"
-        path.write_text(text)
-        return Machine.load(path)
-
-
-def in_turn(calls: Mapping[str, Callable[[], Any]], repetitions: int) -> dict[str, list[float]]:
-    """Microseconds of each call, once in each of so many turns; the ranks begin together."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repetitions):
-        for name, call in calls.items():
-            dist.barrier()
-            begin = perf_counter()
-            results = call()
-            times[name].append((perf_counter() - begin) * 1e6)
-            del results  # what a step returns is freed before the next one begins, as in training
-    return times
 
 
 @torch.no_grad()

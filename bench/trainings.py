@@ -12,11 +12,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.hosts import RANKS
-from bench.workloads.llama import Llama, LlamaConfig, batch
 from bench.workloads.parallel import tensor_parallel
-from bench.workloads.tasks import loss
+from weft.cli.llama import Llama, LlamaConfig, batch
+from weft.cli.tasks import loss
 from weft.parallel import data_parallel
+from weft.run.hosts import RANKS
 
 # By default it is 25 MB, and then all gradients of the model below would be in one bucket or two.
 _DDP_BUCKET_MB = 1

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from bench.workloads import gpt2, llama, moe, tasks, tiny_parameters, vit
+from bench.workloads import gpt2, moe, tiny_parameters, vit
 from bench.workloads.parallel import expert_parallel, tensor_parallel
 from bench.workloads.workload import DataParallel, Plan, Workload
+from weft.cli import llama, tasks
 
 __all__ = ["WORKLOADS", "Plan", "Workload"]
 

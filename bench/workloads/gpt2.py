@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bench.workloads import tasks
 from bench.workloads.blocks import Block
+from weft.cli import tasks
 
 
 @dataclass(frozen=True)

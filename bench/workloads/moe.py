@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.nn import functional
 
-from bench.workloads.llama import Llama, LlamaConfig
+from weft.cli.llama import Llama, LlamaConfig
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from bench.workloads.llama import Llama
 from bench.workloads.moe import Experts
+from weft.cli.llama import Llama
 
 
 def tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> None:

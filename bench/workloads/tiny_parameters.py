@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.workloads import tasks
+from weft.cli import tasks
 
 
 @dataclass(frozen=True)
@@ -57,4 +58,5 @@ class TinyParameters(nn.Module):
 
 
 def batch(config: TinyParametersConfig, size: int, device: tasks.Device = None) -> tasks.Batch:
-    return tasks.vectors(config.classes, size, config.width, device)
+    vectors = torch.randn(size, config.width, device=device)
+    return vectors, torch.randint(config.classes, (size,), device=device)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bench.workloads import tasks
 from bench.workloads.blocks import Block
+from weft.cli import tasks
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,5 @@ class ViT(nn.Module):
 
 
 def batch(config: ViTConfig, size: int, device: tasks.Device = None) -> tasks.Batch:
-    return tasks.images(config.classes, size, config.pixels, device)
+    images = torch.randn(size, 3, config.pixels, config.pixels, device=device)
+    return images, torch.randint(config.classes, (size,), device=device)

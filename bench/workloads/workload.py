@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from bench.workloads.gpt2 import GPT2Config
-from bench.workloads.llama import LlamaConfig
-from bench.workloads.tasks import Batch, Device
 from bench.workloads.tiny_parameters import TinyParametersConfig
 from bench.workloads.vit import ViTConfig
+from weft.cli.llama import LlamaConfig
+from weft.cli.tasks import Batch, Device
 
 Config = LlamaConfig | GPT2Config | ViTConfig | TinyParametersConfig
 DataParallel = Literal["replicate", "fully_shard", "hybrid_shard"]

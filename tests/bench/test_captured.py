@@ -17,16 +17,18 @@ import torch
 import torch.distributed as dist
 
 import weft
-from bench import captured, hosts
+from bench import captured
 from bench.captured import Task, pipelines
 from bench.captured_cases import Case, Row, table
-from bench.captured_steps import SIZES, Size, Step, compute_alone
-from bench.hosts import DEVICE, Hosts, at_once, why_no_link
-from bench.rates import Spread
-from bench.workloads.llama import llama_tiny
+from bench.captured_steps import SIZES, Size
+from weft.cli.llama import llama_tiny
 from weft.errors import WeftError
-from weft.run import local_ranks
+from weft.run import hosts, local_ranks, steps
+from weft.run.alone import compute_alone
+from weft.run.hosts import DEVICE, Hosts, at_once, why_no_link
+from weft.run.measuring import Spread
 from weft.run.samples import Effort
+from weft.run.steps import Step
 
 TINY = Size(llama_tiny(), samples=2)
 HASTY = Effort(rounds=1, sample_s=1e-4, growth=64, longest_s=1e-4)
@@ -206,7 +208,7 @@ def test_the_pipelines_are_the_default_without_and_with_micro_pipelines() -> Non
 
 @pytest.mark.parametrize("wrong", [4.001, float("nan")])
 def test_results_that_differ_are_refused(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "from_all", lambda value: [value, 0.0])
+    monkeypatch.setattr(steps, "from_all", lambda value: [value, 0.0])
     written = [torch.tensor([1.0, 4.0]), torch.zeros(0)]
     near, far = ([torch.tensor([1.0, other]), torch.zeros(0)] for other in (4.0 + 2**-20, wrong))
     assert captured._apart("near", lambda: written, lambda: near) == 2**-22

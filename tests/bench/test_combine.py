@@ -22,7 +22,8 @@ from bench.combine import PASSES, WAYS, Figures, Line, Outcome, combined_line, o
 from bench.combine_speed import growth_rows, ratio_rows, sharded_step
 from bench.combine_torch import torch_ddp
 from bench.rows import Row
-from bench.workloads import WORKLOADS, gpt2, llama
+from bench.workloads import WORKLOADS, gpt2
+from weft.cli import llama
 from weft.cost import Machine
 from weft.ir import Program
 

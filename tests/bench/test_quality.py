@@ -20,7 +20,8 @@ from bench.cases import Case, Figures, Row, from_json, summary, table, to_json
 from bench.picture import draw
 from bench.quality import LIMITS, PIPELINES, WAYS, Problem, cases, limit_bytes, measured, sound
 from bench.torch_pass import torch_pass
-from bench.workloads import WORKLOADS, llama
+from bench.workloads import WORKLOADS
+from weft.cli import llama
 from weft.cost import Machine
 from weft.ir import Program
 from weft.sim import simulate

@@ -13,14 +13,14 @@ from torch import nn
 
 from bench import real
 from bench.contenders import COMPILED, OVERLAP, REORDER, WEFT, WRITTEN, silenced
-from bench.hosts import why_no_link
-from bench.rates import Spread
 from bench.real import Task
 from bench.real_cases import Case, Part, Row, table, verdicts
 from bench.trainings import SIZES, Size, apart
-from bench.workloads.llama import llama_tiny
+from weft.cli.llama import llama_tiny
 from weft.errors import WeftError
 from weft.run import local_ranks
+from weft.run.hosts import why_no_link
+from weft.run.measuring import Spread
 from weft.run.samples import Effort
 
 TINY = Size(replace(llama_tiny(), layers=1), samples=2)

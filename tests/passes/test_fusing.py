@@ -11,8 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 import weft
 from bench.capture import captured_on
-from bench.workloads import WORKLOADS, llama
+from bench.workloads import WORKLOADS
 from tests.analysis.texts import program
+from weft.cli import llama
 from weft.cost import Machine
 from weft.errors import PlanError
 from weft.fx.exporter import lower

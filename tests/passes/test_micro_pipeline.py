@@ -17,10 +17,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils._pytree import tree_leaves
 
 import weft
-from bench.workloads import llama, moe
+from bench.workloads import moe
 from bench.workloads.parallel import expert_parallel, tensor_parallel
-from bench.workloads.tasks import Batch, loss
 from weft import Machine, PlanError, pipeline
+from weft.cli import llama
+from weft.cli.tasks import Batch, loss
 from weft.fx.values import TO_TORCH
 from weft.ir import Op, Program
 from weft.passes import Context, Plan

@@ -15,8 +15,9 @@ from torch.func import functional_call
 from torch.fx import GraphModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from bench.workloads import gpt2, llama, moe, tiny_parameters, vit
-from bench.workloads.tasks import Batch, loss
+from bench.workloads import gpt2, moe, tiny_parameters, vit
+from weft.cli import llama
+from weft.cli.tasks import Batch, loss
 
 Make = tuple[Callable[[Any], nn.Module], Any, Callable[..., Batch]]
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bench.workloads import gpt2, llama, moe, tiny_parameters, vit
-from bench.workloads.rotary import angles, rotate
-from bench.workloads.tasks import loss
+from bench.workloads import gpt2, moe, tiny_parameters, vit
 from tests.workloads.models import TINY, assert_alike, enliven, lively, step_of, tiny
+from weft.cli import llama
+from weft.cli.rotary import angles, rotate
+from weft.cli.tasks import loss
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from bench.workloads import moe
 from bench.workloads.parallel import expert_parallel, tensor_parallel
-from bench.workloads.tasks import loss
 from tests.workloads.models import collectives, fake_mesh, step_of, tiny
+from weft.cli.tasks import loss
 
 Spread = Callable[[nn.Module, DeviceMesh], None]
 

@@ -14,9 +14,9 @@ from torch.distributed.tensor import DTensor
 from bench.workloads import WORKLOADS, moe
 from bench.workloads.parallel import expert_parallel, expert_parameters, settled, tensor_parallel
 from bench.workloads.spread import spread
-from bench.workloads.tasks import loss
 from bench.workloads.workload import DataParallel
 from tests.workloads.models import assert_alike, lively
+from weft.cli.tasks import loss
 from weft.run import local_ranks
 
 

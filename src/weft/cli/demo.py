@@ -1,118 +1,131 @@
-"""`weft demo`: the whole path on a small model, on real processes."""
+"""`weft demo`: a training on two real processes with and without Weft, and a plan for 64 GPUs that are not there."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import click
 import torch
-import torch.distributed as dist
-from rich.console import Console
+from torch import Tensor, nn
 
 import weft
-from weft.cli import demo_model
+from weft.cli import tasks
 from weft.cli.common import UNSAFE, reported
-from weft.ir.text import counted
-from weft.run.local import local_ranks
+from weft.cli.demo_training import RATE, SMALL, STEPS, TINY, TRACED, WEFT, WRITTEN, Trained, train
+from weft.cli.llama import Llama, batch, llama3_8b
+from weft.cli.output import output_directory
+from weft.cli.plan import PLAN_FILES, content_of, print_plan, print_table, texts_of
+from weft.cli.planning import Case, Planned, planned
+from weft.cli.progress import capture_progress
+from weft.ir.program import Program
+from weft.optimize import PRESETS
+from weft.parallel import data_parallel
+from weft.passes import PASSES, parse_pipeline
+from weft.run.hosts import RANKS
 
-RANKS = 2
-MACHINE = "gloo-cpu"
-_TIME_LIMIT_S = 100
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """What a rank reports: the programs as text, remarks, what was gained by prediction, and how many outputs are equal
-    bit by bit."""
-
-    before: str
-    after: str
-    remarks: list[str]
-    gained: str
-    loss: float
-    equal: int
-    outputs: int
+WORLD, MACHINE, LIMIT = 64, "h100-ib400", "75GB"  # of the 80 GB that an H100 has
+_WHAT = f"""\
+{WRITTEN}: PyTorch op by op; weft.parallel gathers each weight when it is needed
+{TRACED}: torch.compile(model, backend="aot_eager"), the same ops from graphs, without Weft
+{WEFT}: weft.compile(model, mode="eager"), those graphs with their collectives merged and moved"""
 
 
 @click.command(name="demo")
-@click.option("--full", is_flag=True, help="Print both programs whole, not only around the collectives.")
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
-def command(full: bool, as_json: bool) -> None:
-    """Capture a small sharded Llama, optimise it, run both programs on two Gloo processes and compare.
+@click.option("--out", default="weft-demo", show_default=True, metavar="DIR", help="Write the report here.")
+@click.option("--quick", is_flag=True, help="A tiny model, and 1 of the 32 layers of Llama 3 8B.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def command(out: str, quick: bool, as_json: bool) -> None:
+    """Train a small Llama with and without Weft, then plan Llama 3 8B for 64 H100s that are not there.
+
+    Two Gloo processes train a fully sharded model: as it is written, from torch.compile's graphs, and with Weft.
+    Losses and parameters must be equal bit by bit. As root, on Linux, the two are joined by a link with a limited
+    rate, so that there is something to hide; otherwise they talk over loopback. Then the step of Llama 3 8B is
+    captured, optimised and simulated, and a report with its timelines is written.
 
     \b
     Example:
         weft demo
-        weft demo --full
+        weft demo --quick --out /tmp/weft-demo
+    \b
+    Exit codes: 0 done, 1 the results differ or a program is not safe, 2 it could not be done.
     """
     with reported(as_json):
-        console = Console(highlight=False, soft_wrap=True, quiet=as_json)
-        with console.status(f"a training step on {RANKS} Gloo processes ..."):
-            outcome, *others = local_ranks(_rank, RANKS, time_limit_s=_TIME_LIMIT_S)
-        same = all(one.equal == one.outputs for one in (outcome, *others))
+        with output_directory(out, PLAN_FILES) as texts:
+            found = train(TINY if quick else SMALL)
+            if not as_json:
+                _print_training(found)
+            one = _llama(1 if quick else llama3_8b().layers)
+            texts |= texts_of(_title(one), one)
+        files = [str(Path(out) / name) for name in PLAN_FILES]
         if as_json:
-            click.echo(json.dumps(vars(outcome)))
+            content = {"training": asdict(found), "plan": content_of(_title(one), one, (), files)}
+            click.echo(json.dumps(content, indent=1))
         else:
-            _show(outcome, full, same, console)
-        if not same:
+            click.echo()
+            print_plan(_title(one), one, (), files)
+        if not found.same:
             sys.exit(UNSAFE)
 
 
-def _rank(rank: int) -> _Outcome:
-    """Capture, optimise and run both, as one of the ranks."""
-    data, tensor = (dist.new_group(list(range(RANKS))) for _ in range(2))
-    step = demo_model.Step(data, tensor)
-    shards, batch = demo_model.parameters(RANKS, seed=rank), demo_model.tokens(seed=rank)
-    program = weft.capture(step, (shards, *batch))
-    optimized = weft.optimize(program, MACHINE)
-    expected = weft.to_fx(program)(*shards, *batch)
-    found = optimized.to_fx()(*shards, *batch)
-    return _Outcome(
-        before=str(program),
-        after=str(optimized.program),
-        remarks=[str(remark) for remark in optimized.remarks],
-        gained=str(optimized),
-        loss=float(expected[0]),
-        equal=sum(map(torch.equal, expected, found)),
-        outputs=len(expected),
-    )
+# What was trained
 
 
-def _show(outcome: _Outcome, full: bool, same: bool, console: Console) -> None:
-    for title, text in (("Before", outcome.before), ("After", outcome.after)):
-        console.rule(title, align="left")
-        _print_program(text if full else _excerpt(text), console)
-    console.rule("Remarks", align="left")
-    for remark in outcome.remarks:
-        if full or ": done:" in remark:
-            console.print(remark, markup=False)
-    console.rule("Result", align="left")
-    console.print(f"on {MACHINE}, by prediction: {outcome.gained}")
-    console.print(f"loss {outcome.loss:.6f}")
-    verdict = "the same, bit for bit" if same else "NOT the same"
-    style = "bold green" if same else "bold red"
-    counts = f"{outcome.equal} of {outcome.outputs} outputs (loss and gradients)"
-    console.print(f"{counts} are {verdict}, on {RANKS} Gloo processes", style=style)
+def _print_training(found: Trained) -> None:
+    where = f"a link of {RATE / 1e6:,.0f} Mbit/s" if found.why_no_link is None else "loopback"
+    click.echo(click.style(f"A small Llama, fully sharded over {RANKS} Gloo processes joined by {where}", bold=True))
+    click.echo(_WHAT + "\n")
+    print_table([("loss", *(way.name for way in found.ways)), *_losses(found)])
+    verdict = "all losses and parameters are the same, bit for bit" if found.same else "THE RESULTS DIFFER"
+    click.echo(click.style(verdict, fg="green" if found.same else "red", bold=True) + "\n")
+    print_table([("step", "median ms", "quartiles", f"÷ {WRITTEN}", "predicted ms"), *_times(found)])
+    if found.why_no_link is not None:
+        click.echo(f"There is no link with a limited rate here ({found.why_no_link}), so there is little to hide.")
 
 
-def _excerpt(text: str) -> str:
-    """The collectives and waits, with what lies between them counted."""
-    lines: list[str] = []
-    skipped = 0
-    for line in text.splitlines():
-        if line.startswith("%") and ".start(" not in line and " = wait(" not in line:
-            skipped += 1
-            continue
-        if skipped:
-            lines.append(f"    ... {counted(skipped, 'op')}")
-        skipped = 0
-        lines.append(line)
-    return "\n".join(lines)
+def _losses(found: Trained) -> list[tuple[str, ...]]:
+    return [(f"step {number + 1}", *(f"{way.losses[number]:.6f}" for way in found.ways)) for number in range(STEPS)]
 
 
-def _print_program(text: str, console: Console) -> None:
-    for line in text.splitlines():
-        style = "cyan" if ".start(" in line else "yellow" if " = wait(" in line else "dim"
-        console.print(line, style=style, markup=False)
+def _times(found: Trained) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    first = found.ways[0].took
+    for way in found.ways:
+        took = way.took
+        predicted = f"{way.predicted_us / 1e3:,.0f}" if way.predicted_us is not None else ""
+        quartiles = f"{took.low / 1e3:,.0f} to {took.high / 1e3:,.0f}"
+        rows.append((way.name, f"{took.median / 1e3:,.0f}", quartiles, f"{took.median / first.median:.2f}", predicted))
+    return rows
+
+
+# What is planned
+
+
+def _title(one: Planned) -> str:
+    return f"Llama 3 8B, fully sharded over {one.case.world_size} ranks"
+
+
+def _llama(layers: int) -> Planned:
+    program = _captured(layers)
+    weft.verify(program)
+    case = Case.of(str(WORLD), MACHINE, LIMIT)
+    return planned(lambda _: (program, f"data={WORLD}"), case, parse_pipeline(PRESETS["default"], PASSES))
+
+
+def _captured(layers: int) -> Program:
+    """A step of Llama 3 8B with AdamW, one sequence of 8192 tokens a rank: float32 weights, products in bfloat16."""
+    config = replace(llama3_8b(), layers=layers)
+    with weft.planning({"data": WORLD}) as mesh, capture_progress("capturing Llama 3 8B") as progress:
+        model = data_parallel(Llama(config), mesh, "fully_shard", param_dtype=torch.bfloat16)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        return weft.capture(_step, (model, optimizer, *batch(config, 1)), progress=progress)
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor) -> Tensor:
+    loss = tasks.loss(model, inputs, targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()

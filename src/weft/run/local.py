@@ -37,12 +37,18 @@ def local_ranks(
                 if monotonic() >= deadline:
                     raise WeftError(f"{world_size} ranks did not finish within {time_limit_s} s")
         except ProcessException as error:
-            raise WeftError(f"a rank failed: {error}") from error
+            raise WeftError(f"a rank failed: {_said(Path(scratch), world_size) or error}") from error
         finally:
             for process in context.processes:
                 process.kill()
         paths = [Path(scratch) / f"result_{rank}" for rank in range(world_size)]
         return [torch.load(path, weights_only=False) for path in paths]  # written by our own processes just now
+
+
+def _said(scratch: Path, world_size: int) -> str:
+    """What the first rank with a WeftError has to say: that needs no traceback."""
+    paths = [path for rank in range(world_size) if (path := scratch / f"error_{rank}").exists()]
+    return paths[0].read_text(encoding="utf-8", errors="surrogatepass") if paths else ""
 
 
 def _rank(
@@ -58,6 +64,10 @@ def _rank(
         before(rank)
     store = dist.FileStore(f"{scratch}/store", world_size)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    result = function(rank, *args)
+    try:
+        result = function(rank, *args)
+    except WeftError as error:
+        Path(scratch, f"error_{rank}").write_text(str(error), encoding="utf-8", errors="surrogatepass")
+        raise
     torch.save(result, f"{scratch}/result_{rank}")
     dist.destroy_process_group()

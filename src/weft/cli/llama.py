@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.workloads import tasks
-from bench.workloads.rotary import angles, rotate
+from weft.cli import tasks
+from weft.cli.rotary import angles, rotate
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,17 @@ class LlamaConfig:
 
 
 def llama3_8b(context: int = 8192) -> LlamaConfig:
+    """The sizes of Llama 3 8B."""
     return LlamaConfig(context=context)
 
 
 def llama3_70b(context: int = 8192) -> LlamaConfig:
+    """The sizes of Llama 3 70B."""
     return LlamaConfig(width=8192, layers=80, heads=64, hidden=28_672, context=context)
 
 
 def llama_tiny() -> LlamaConfig:
+    """Sizes for tests."""
     return LlamaConfig(vocabulary=64, width=32, layers=2, heads=4, kv_heads=2, hidden=48, context=16)
 
 
@@ -80,6 +83,8 @@ class SwiGLU(nn.Module):
 
 
 class LlamaLayer(nn.Module):
+    """Attention and MLP, each behind a norm and added to what came in. `turns` are the angles of the positions."""
+
     def __init__(self, config: LlamaConfig, mlp: nn.Module) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width, config.epsilon)
@@ -116,4 +121,5 @@ class Llama(nn.Module):
 
 
 def batch(config: LlamaConfig, size: int, device: tasks.Device = None) -> tasks.Batch:
+    """`size` random sequences, and for each token the one that follows it."""
     return tasks.text(config.vocabulary, size, config.context, device)

@@ -1,4 +1,4 @@
-"""What the models are trained on: random batches of the right shapes, and the loss that all of them share."""
+"""What a language model is trained on: random batches of the right shapes, first weights, and the loss."""
 
 from __future__ import annotations
 
@@ -20,16 +20,6 @@ def text(vocabulary: int, size: int, length: int, device: Device) -> Batch:
     """`size` sequences of `length` tokens, and for each token the one that follows it."""
     drawn = torch.randint(vocabulary, (size, length + 1), device=device)
     return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
-
-
-def images(classes: int, size: int, pixels: int, device: Device) -> Batch:
-    """`size` square colour images and their labels."""
-    return torch.randn(size, 3, pixels, pixels, device=device), torch.randint(classes, (size,), device=device)
-
-
-def vectors(classes: int, size: int, width: int, device: Device) -> Batch:
-    """`size` vectors and their labels."""
-    return torch.randn(size, width, device=device), torch.randint(classes, (size,), device=device)
 
 
 def initialise(module: nn.Module) -> None:
