@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.orders import reordered
 from tests.programs import programs
+from weft.cost import Machine
+from weft.errors import MachineError
 from weft.ir import Collective, Op, Program, TensorSpec, parse
 from weft.sim import lower_bound, simulate
 
@@ -85,3 +87,10 @@ def test_what_nobody_waits_for_holds_up_the_end_of_the_step() -> None:
     timeline = simulate(program, COST)
     assert (timeline.step_us, timeline.compute_us, timeline.exposed_us) == (3, 0, 3)
     assert [cause.kind for cause in timeline.exposures[0].causes] == ["end of step"]
+
+
+def test_a_machine_may_be_named() -> None:
+    program = parse("weft 1\n%x: f32[8] = input()\n%y: f32[8] = aten.neg.default(%x)\nreturn %y")
+    assert simulate(program, "h100-ib400").step_us == simulate(program, Machine.load("h100-ib400")).step_us
+    with pytest.raises(MachineError, match="h100-ib40"):
+        simulate(program, "h100-ib40")

@@ -22,6 +22,7 @@ from weft.passes.members import KINDS, apply_buckets, bucket_step, check_options
 from weft.passes.merging import REDUCTIONS
 from weft.passes.options import pass_text
 from weft.passes.placing import best_placement, times_without_waiting
+from weft.passes.reaching import Room, reaches
 from weft.sim.contract import contract
 from weft.sim.merged import merged
 from weft.sim.simulate import simulate
@@ -220,25 +221,9 @@ class _Search:
         """For each piece of a chain, the first that it can be in a bucket with."""
         whole = sum(piece.nbytes for piece in pieces)
         most = min(self._options.max_mb * 1e6, self._enough(comm, whole), share * whole)
-        limit = self._limits.memory
-        found = []
-        for last, piece in enumerate(pieces):
-            ready, due, settled, used = piece.ready, piece.due, piece.settled, piece.used
-            nbytes, makes, first, peak = piece.nbytes, piece.makes, last, 0
-            while first > 0:
-                one, until = pieces[first - 1], pieces[first].used
-                ready, due, settled = max(ready, one.ready), min(due, one.due), max(settled, one.settled)
-                used, nbytes, makes = min(used, one.used), nbytes + one.nbytes, makes + one.makes
-                if ready > due or settled > used or nbytes > most:
-                    break
-                if limit is not None and one.grows:
-                    # All that a gather makes lives from its first use to the last of its members': the next one back.
-                    peak = max(peak, *self._least[2 * until : 2 * one.used + 1])
-                    if peak + makes > limit:
-                        break
-                first -= 1
-            found.append(first)
-        return found
+        if self._limits.memory is None or not pieces or not pieces[0].grows:
+            return reaches(pieces, Room(most))
+        return reaches(pieces, Room(most, self._limits.memory, self._least))
 
     @cached_property
     def _least(self) -> list[int]:

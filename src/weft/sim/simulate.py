@@ -14,14 +14,16 @@ from weft.sim.streams import Flight, Streams, link_shares
 from weft.sim.timeline import Timeline
 
 
-def simulate(program: Program, cost: CostModel, *, priced: Prices | None = None) -> Timeline:
-    """Run a Program in its order on a machine that `cost` describes.
+def simulate(program: Program, cost: CostModel | str, *, priced: Prices | None = None) -> Timeline:
+    """Run a Program in its order on a machine that `cost` describes, or that is a preset or a file of this name.
 
     The compute stream takes the ops one after the other. A start hands its collective to its group's stream, behind
     those that the group was given before, once the compute stream has come so far; a wait holds the compute stream
     until that collective is through. `priced` are the prices of this very program, where they are known already.
     The result depends on nothing but the arguments. A Machine never changes, so on one a Program is run once.
     """
+    if isinstance(cost, str):
+        cost = Machine.load(cost)
     if isinstance(cost, Machine) and (priced is None or priced is prices(program, cost)):
         found = program.fact(_TimelineOn(cost))
         return found if found.program is program else replace(found, program=program)
