@@ -49,7 +49,7 @@ class _Run:
 
 
 def reaches(pieces: Sequence[Piece], room: Room) -> list[int]:
-    """For each piece of a chain, the first that it can be in a bucket with. Gathers come by their uses, the latest first.
+    """For each piece of a chain, the first that it can be in a bucket with. Gathers stand by their uses, latest first.
 
     What fits still fits without its first or its last piece. So from one piece to the next the first never moves back,
     and each piece is taken in once and left out once. Nothing can be taken out of a sum of maxima: `front` has the sums
