@@ -133,6 +133,13 @@ def test_what_is_kept_depends_on_where_the_ranks_are() -> None:
     assert WeftPass(Settings(machine=MACHINE, custom_runtime_estimation=lambda what, given: 1.0)).uuid() is None
 
 
+def test_groups_of_other_ranks_do_not_count() -> None:
+    before = WeftPass(Settings(machine=MACHINE)).uuid()
+    group = dist.new_group([1])
+    assert group == dist.GroupMember.NON_GROUP_MEMBER
+    assert WeftPass(Settings(machine=MACHINE)).uuid() == before
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"weft_decision": 1, "launches": {"key": 1}}', "\0" * 40])
 def test_a_damaged_plan_cache_costs_a_compilation(text: str) -> None:
     assert not cached()

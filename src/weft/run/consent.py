@@ -26,10 +26,12 @@ def alone() -> bool:
 
 
 def group_lines() -> list[str]:
-    """The groups of this process, and their ranks."""
+    """The groups that this process is in, and their ranks."""
     if not dist.is_initialized():
         return []
-    return sorted(f"{group.group_name}: {sorted(ranks)}" for group, ranks in _world.pg_group_ranks.items())
+    # For the groups of others there is only a number.
+    own = ((group, ranks) for group, ranks in _world.pg_group_ranks.items() if isinstance(group, dist.ProcessGroup))
+    return sorted(f"{group.group_name}: {sorted(ranks)}" for group, ranks in own)
 
 
 def consent(launches: Launches, settings: Settings) -> Verdict:
