@@ -14,7 +14,7 @@ picture: $(READY)
 	$(BIN)/python -m bench.timelines docs/timeline.svg
 
 test: lint browser
-	$(BIN)/pytest -n 3
+	$(BIN)/pytest -n 3 --dist loadgroup
 
 bench: picture
 	$(BIN)/python -m bench.foundation

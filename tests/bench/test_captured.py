@@ -66,21 +66,6 @@ def test_tiny_steps_over_a_link(tiny: list[Case], tmp_path: Path, capsys: pytest
     assert json.loads(path.read_text()) == json.loads(json.dumps([asdict(case) for case in tiny]))
 
 
-@pytest.mark.gloo
-def test_without_a_link_there_is_loopback_and_a_note(
-    tiny: list[Case], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(captured, "why_no_link", lambda: "network namespaces need root")
-    captured.main(["--repetitions", "2"])
-    (case,) = tiny
-    check(case)
-    assert (case.step, case.ratio, case.bits_per_s) == ("tp", None, None)
-    printed = capsys.readouterr().out
-    note = "No link with a rate: network namespaces need root. The ranks talk over loopback, unlimited.\n\n"
-    assert printed.startswith(note)
-    assert "**tp**, over loopback, without a limit: compute alone " in printed
-
-
 def check(case: Case, *also: str) -> None:
     assert [row.name for row in case.rows] == ["as written", *pipelines(), *also]
     assert case.rows[0].apart == 0

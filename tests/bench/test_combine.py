@@ -27,6 +27,9 @@ from weft.cli import llama
 from weft.cost import Machine
 from weft.ir import Program
 
+# All in one worker: what they look at is made once.
+pytestmark = pytest.mark.xdist_group("combine")
+
 MACHINE = Machine.load("h100-ib400")
 SHARDED = replace(WORKLOADS["llama3_8b_fsdp"], mesh=(("data", 4),), config=llama.llama_tiny())
 REPLICATED = replace(WORKLOADS["gpt2_xl_ddp"], mesh=(("data", 4),), config=gpt2.gpt2_tiny(), micro_batch=1)

@@ -18,6 +18,9 @@ from bench.workloads import WORKLOADS, Workload
 from weft.cost import Machine
 from weft.sim import simulate
 
+# All in one worker: what they look at is made once.
+pytestmark = pytest.mark.xdist_group("pipeline")
+
 ONE = WORKLOADS["llama3_8b_tp8_sp"].with_layers(1)
 MACHINE = Machine.load("h100-ib400")
 

@@ -26,6 +26,9 @@ from weft.cost import Machine
 from weft.ir import Program
 from weft.sim import simulate
 
+# All in one worker: what they look at is made once.
+pytestmark = pytest.mark.xdist_group("quality")
+
 TINY = replace(WORKLOADS["llama3_8b_fsdp"], mesh=(("data", 4),), config=llama.llama_tiny())
 
 

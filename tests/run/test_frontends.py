@@ -22,7 +22,8 @@ from tests.run.training import BATCH, WIDTH, Net
 from weft.parallel import data_parallel
 from weft.run import local_ranks
 
-pytestmark = pytest.mark.gloo
+# All in one worker: what they look at is made once.
+pytestmark = [pytest.mark.gloo, pytest.mark.xdist_group("frontends")]
 
 STEPS = 4
 EAGER: dict[str, Any] = {"mode": "eager", "machine": "gloo-cpu"}
