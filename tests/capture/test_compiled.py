@@ -335,6 +335,7 @@ def all_cases(rank: int) -> dict[str, dict[str, tuple[Tensor, Tensor]]]:
 
 
 @pytest.mark.gloo
+@pytest.mark.slow
 def test_on_four_ranks_the_programs_compute_the_loss_and_the_gradients_of_eager() -> None:
     for cases in local_ranks(all_cases, 4, time_limit_s=240):
         for case, values in cases.items():

@@ -37,6 +37,7 @@ def test_two_ranks_train_the_same_bit_by_bit() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_four_ranks_train_the_same() -> None:
     results = local_ranks(compare, 4, FOUR, [None, EXACT, {"mode": "eager"}], time_limit_s=300)
     assert_same([[found[:2] for found in rank] for rank in results], FOUR)
@@ -45,6 +46,7 @@ def test_four_ranks_train_the_same() -> None:
             assert_close(found[0], found[2])
 
 
+@pytest.mark.slow
 def test_what_inductor_compiles_trains_the_same_as_without() -> None:
     cases = (Case("fsdp", micro_batches=2, lengths=LENGTHS, alone=True),)
     results = local_ranks(compare, 2, cases, [{}, {"mode": "inductor"}], time_limit_s=400)

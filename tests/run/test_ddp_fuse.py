@@ -117,6 +117,7 @@ def test_torch_ddp_and_replicate_train_to_the_same_bits_on_two_ranks() -> None:
             assert apart(state, found["eager", ""][1]) == 0.0
 
 
+@pytest.mark.slow
 def test_torch_ddp_trains_to_the_same_numbers_on_four_ranks() -> None:
     ways = (("ddp", ""), ("ddp", "ddp_fuse"))
     for found in local_ranks(trained, 4, ways, time_limit_s=300):

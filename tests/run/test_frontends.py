@@ -22,8 +22,7 @@ from tests.run.training import BATCH, WIDTH, Net
 from weft.parallel import data_parallel
 from weft.run import local_ranks
 
-# All in one worker: what they look at is made once.
-pytestmark = [pytest.mark.gloo, pytest.mark.xdist_group("frontends")]
+pytestmark = pytest.mark.gloo
 
 STEPS = 4
 EAGER: dict[str, Any] = {"mode": "eager", "machine": "gloo-cpu"}
@@ -101,22 +100,12 @@ def all_ways(rank: int) -> dict[str, Outcome]:
     return found
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> list[dict[str, Outcome]]:
-    return local_ranks(all_ways, 2, time_limit_s=240)
-
-
-@pytest.mark.parametrize(
-    ("expected", "found"),
-    [("llama", "llama, compiled"), ("ddp", "ddp, compiled"), ("ddp", "ddp, whole")],
-)
-def test_it_trains_the_same_bit_by_bit(outcomes: list[dict[str, Outcome]], expected: str, found: str) -> None:
+def test_they_train_the_same_bit_by_bit_and_say_what_was_done() -> None:
+    outcomes = local_ranks(all_ways, 2, time_limit_s=240)
     for rank in outcomes:
-        for one, other in zip(rank[expected][0], rank[found][0], strict=True):
-            assert torch.equal(one, other)
-
-
-def test_what_was_done(outcomes: list[dict[str, Outcome]]) -> None:
+        for expected, found in (("llama", "llama, compiled"), ("ddp", "ddp, compiled"), ("ddp", "ddp, whole")):
+            for one, other in zip(rank[expected][0], rank[found][0], strict=True):
+                assert torch.equal(one, other), found
     # All that was reported by then, the last first. What DDP's own reducer sends, Weft does not see.
     llamas = ["weft: backward graph: 41 → 2 collectives", "weft: forward graph: 21 → 1 collective"]
     assert {name: reports for name, (_, reports) in outcomes[0].items()} == {
