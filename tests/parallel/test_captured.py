@@ -94,6 +94,7 @@ def test_a_captured_step_is_the_eager_one_on_two_ranks() -> None:
         assert differ == {case: [] for case in TWO}
 
 
+@pytest.mark.slow
 def test_a_captured_step_is_the_eager_one_on_four_ranks() -> None:
     for differ in local_ranks(four_ranks, 4):
         assert differ == {case: [] for case in (*FOUR, "replicate", "fully_shard")}

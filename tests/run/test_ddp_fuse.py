@@ -102,6 +102,7 @@ def test_a_captured_step_keeps_every_bit_on_two_ranks() -> None:
         assert found == {passes: (left, 0.0) for passes, left in LEFT.items()}
 
 
+@pytest.mark.slow
 def test_a_captured_step_differs_only_by_the_order_of_sums_on_four_ranks() -> None:
     for found in local_ranks(captured, 4):
         assert {passes: left for passes, (left, _) in found.items()} == LEFT
