@@ -15,20 +15,10 @@ import pytest
 
 from tests.cli.conftest import Weft
 from tests.cli.test_entry import SCRIPT
+from tests.cli.test_opt import LATE as STEP
 from weft.cli import main
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-STEP = """weft 1
-group dp = 0..1
-
-%x: f32[2500] = input()
-%y: f32[10,10] = input()
-%h: f32[10,10] = aten.mm.default(%y, %y)
-%s: f32[2500] = all_reduce.start(%x) sum over dp
-%w: f32[2500] = wait(%s)
-%r: f32[1] = aten.sum.default(%w)
-return %h, %r
-"""
 COMMANDS = main.list_commands(click.Context(main))
 # Commands that need no processes, with what they are given.
 CHEAP: dict[str, list[str]] = {
