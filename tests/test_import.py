@@ -30,6 +30,12 @@ def test_what_needs_torch_is_there_when_asked_for() -> None:
     assert "torch" in modules_after("import weft; weft.from_fx")
 
 
+def test_the_passes_and_the_simulator_come_when_they_are_asked_for() -> None:
+    late = {"weft.optimizer", "weft.passes", "weft.sim", "weft.fx", "weft.run"}
+    assert not late & modules_after("import weft")
+    assert late & modules_after("import weft; weft.optimize") == {"weft.optimizer", "weft.passes", "weft.sim"}
+
+
 def test_every_public_name_exists() -> None:
     assert [name for name in weft.__all__ if not hasattr(weft, name)] == []
 

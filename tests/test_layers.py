@@ -19,23 +19,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "passes": {"ir", "analysis", "cost", "sim", "errors"},
     "verify": {"ir", "analysis", "errors"},
     "pipeline": {"passes", "verify", "cost", "ir", "errors"},
-    "optimize": {"pipeline", "passes", "sim", "cost", "ir", "errors", ""},
-    "remedies": {"optimize", "pipeline", "passes", "sim", "cost", "analysis", "ir", "errors"},
-    "tuning": {"optimize", "passes", "sim", "cost", "analysis", "ir", "errors"},
+    "optimizer": {"pipeline", "passes", "sim", "cost", "ir", "errors", ""},
+    "remedies": {"optimizer", "pipeline", "passes", "sim", "cost", "analysis", "ir", "errors"},
+    "tuning": {"optimizer", "passes", "sim", "cost", "analysis", "ir", "errors"},
     "fx": {"ir", "errors"},
     "parallel": {"errors"},
-    "run": {"fx", "optimize", "pipeline", "passes", "verify", "sim", "cost", "ir", "analysis", "errors", ""},
+    "run": {"fx", "optimizer", "pipeline", "passes", "verify", "sim", "cost", "ir", "analysis", "errors", ""},
     "report": {"ir", "analysis", "sim", "verify", "errors"},
     "cli": {
-        *("fx", "run", "parallel", "pipeline", "optimize", "remedies", "tuning", "passes", "verify", "report", "sim"),
+        *("fx", "run", "parallel", "pipeline", "optimizer", "remedies", "tuning", "passes", "verify", "report", "sim"),
         *("cost", "analysis", "ir", "errors", ""),
     },
     "__main__": {"cli"},
     # weft/__init__.py, the public names
-    "": {"errors", "ir", "cost", "sim", "passes", "verify", "optimize", "fx", "run"},
+    "": {"errors", "ir", "cost", "sim", "passes", "verify", "optimizer", "fx", "run"},
 }
 WITHOUT_TORCH = (
-    *("errors", "ir", "analysis", "cost", "sim", "passes", "verify", "pipeline", "optimize"),
+    *("errors", "ir", "analysis", "cost", "sim", "passes", "verify", "pipeline", "optimizer"),
     *("remedies", "tuning", "report"),
 )
 FILES = sorted(ROOT.rglob("*.py"))

@@ -1,6 +1,7 @@
 """Weft: a communication compiler for distributed PyTorch.
 
-Importing it is cheap and does not import torch; what needs torch is loaded when it is first used.
+Importing it is cheap and does not import torch: the passes, the simulator and what needs torch are loaded when they are
+first used.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from weft.errors import (
 from weft.ir import Collective, Editor, Group, Op, Program, Ref, TensorSpec, Traits, parse, print_op, print_program
 
 # This rebinds the package's attribute from the module of that name to the function, which is what people call.
-from weft.optimize import PRESETS, Optimized, optimize, replay
-from weft.passes import PASSES, Plan, Remark, parse_pipeline
-from weft.sim import Timeline, simulate
-from weft.verify import verify  # rebound, as `optimize` is
+from weft.verify import verify
 
 if TYPE_CHECKING:
     from weft.fx import Compiled, capture, capture_compiled, from_fx, planning, to_fx
+    from weft.optimizer import PRESETS, Optimized, optimize, replay
+    from weft.passes import PASSES, Plan, Remark, parse_pipeline
     from weft.run import Comparison, Report, compile, enabled, install, last_report, profile  # noqa: A004
+    from weft.sim import Timeline, simulate
 
 __version__ = "0.1.0"
 
@@ -92,24 +93,17 @@ __all__ = [
     "verify",
 ]
 
-_NEED_TORCH = {
-    "Comparison": "weft.run",
-    "Compiled": "weft.fx",
-    "Report": "weft.run",
-    "capture": "weft.fx",
-    "capture_compiled": "weft.fx",
-    "compile": "weft.run",
-    "enabled": "weft.run",
-    "from_fx": "weft.fx",
-    "install": "weft.run",
-    "last_report": "weft.run",
-    "planning": "weft.fx",
-    "profile": "weft.run",
-    "to_fx": "weft.fx",
+_LATER = {
+    "weft.fx": ("Compiled", "capture", "capture_compiled", "from_fx", "planning", "to_fx"),
+    "weft.optimizer": ("PRESETS", "Optimized", "optimize", "replay"),
+    "weft.passes": ("PASSES", "Plan", "Remark", "parse_pipeline"),
+    "weft.run": ("Comparison", "Report", "compile", "enabled", "install", "last_report", "profile"),
+    "weft.sim": ("Timeline", "simulate"),
 }
+_HOME = {name: module for module, names in _LATER.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NEED_TORCH:
+    if name not in _HOME:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    return getattr(import_module(_NEED_TORCH[name]), name)
+    return getattr(import_module(_HOME[name]), name)

@@ -16,7 +16,7 @@ from weft.analysis.traffic import total_bytes
 from weft.cost.model import CostModel
 from weft.errors import WeftWarning
 from weft.ir.program import Program
-from weft.optimize import PRESETS, Optimized, optimize, parse_bytes
+from weft.optimizer import PRESETS, Optimized, optimize, parse_bytes
 from weft.passes import PASSES, Pass, parse_pipeline, pass_text
 from weft.passes.holdups import Knobs
 from weft.passes.placing import best_placement

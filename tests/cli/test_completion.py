@@ -7,7 +7,7 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 
 from weft.cli import main
 from weft.cost.machine import presets
-from weft.optimize import PRESETS
+from weft.optimizer import PRESETS
 from weft.passes import PASSES
 
 

@@ -16,7 +16,8 @@ from tests.cost.files import SMALL, machine
 from weft.cost.machine import Machine, presets
 from weft.cost.model import HardwareModel
 from weft.errors import MachineError, WeftWarning
-from weft.ir.program import KINDS, Collective, Group
+from weft.ir.program import KINDS, Collective, Group, Op
+from weft.ir.specs import TensorSpec
 
 MACHINES = {name: Machine.load(name) for name in presets()}
 CLUSTERS = [name for name in MACHINES if name != "gloo-cpu"]
@@ -255,3 +256,30 @@ def test_a_surface_by_hand(tmp_path: Path) -> None:
     assert small.matmul_us("bf16", 1, 1024, 1024, 1024) == pytest.approx(2 * 1024**3 / 32e6)
     assert small.matmul_us("f32", 1, 1024, 1024, 1024) == pytest.approx(2 * 1024**3 / 32e6 * 10)
     assert small.moved_us(10**6) == 1
+
+
+@given(
+    st.sampled_from([*MACHINES]),
+    st.sampled_from(["bf16", "f32", "f8e4m3fn"]),
+    st.tuples(st.integers(1, 8), *[st.integers(1, 20_000)] * 3),
+    st.integers(0, 3),
+    st.data(),
+)
+def test_pieces_of_a_matmul_take_no_less_than_is_said(
+    name: str, dtype: str, sizes: tuple[int, int, int, int], axis: int, data: st.DataObject
+) -> None:
+    found = MACHINES[name]
+    first = data.draw(st.integers(0, sizes[axis]))
+    cut = [(*sizes[:axis], part, *sizes[axis + 1 :]) for part in (first, sizes[axis] - first)]
+    pieces = sum(found.matmul_us(dtype, *piece) for piece in cut if all(piece))
+    assert found.matmul_pieces_us(dtype, *sizes) <= min(pieces, found.matmul_us(dtype, *sizes)) * (1 + 1e-9)
+
+
+def test_a_matmul_that_is_slower_than_a_smaller_one_may_gain_by_being_cut() -> None:
+    h100 = MACHINES["h100-ib400"]
+    good, bad = (1, 8192, 8192, 4096), (1, 4096, 4096, 2048)
+    assert h100.matmul_pieces_us("bf16", *good) == pytest.approx(h100.matmul_us("bf16", *good))
+    assert h100.matmul_pieces_us("f32", *bad) < 0.96 * h100.matmul_us("f32", *bad)
+    wide = Op("y", "aten.mm.default", out=(TensorSpec((8192, 8192), "bf16"),))
+    inputs = (TensorSpec((8192, 4096), "bf16"), TensorSpec((4096, 8192), "bf16"))
+    assert h100.pieces_us(wide, inputs) == pytest.approx(h100.op_us(wide, inputs))

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import weft
 from tests.run.traces import Writer
 from weft.errors import OptionError
-from weft.optimize import Optimized
+from weft.optimizer import Optimized
 from weft.parallel import data_parallel
 from weft.run import local_ranks
 from weft.run.comparison import COLLECTIVE, FUSED, LAUNCHING, OP, Comparison

@@ -11,7 +11,7 @@ import weft
 from bench.workloads import WORKLOADS
 from tests.workloads.test_combined import workload
 from weft import Machine, Program
-from weft.optimize import PRESETS
+from weft.optimizer import PRESETS
 from weft.remedies import FASTER, Made, as_it_is, explain, made_by
 from weft.sim.explanation import Explanation, Remedy
 from weft.sim.inside import inside

@@ -17,7 +17,7 @@ from weft.cli.script import opened
 from weft.cost import Machine
 from weft.errors import OptionError, visible
 from weft.ir.notebook import shown
-from weft.optimize import PRESETS, parse_bytes
+from weft.optimizer import PRESETS, parse_bytes
 from weft.passes import PASSES, parse_pipeline
 from weft.run.hosts import RANKS, why_no_link
 from weft.run.local import local_ranks

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from weft.cost.machine import presets
-from weft.optimize import PRESETS
+from weft.optimizer import PRESETS
 from weft.passes import PASSES
 
 _SWEPT = ("world-size=", "machine=", "memory-limit=")

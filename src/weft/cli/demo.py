@@ -21,7 +21,7 @@ from weft.cli.plan import PLAN_FILES, content_of, print_plan, print_table, texts
 from weft.cli.planning import Case, Planned, planned
 from weft.cli.progress import capture_progress
 from weft.ir.program import Program
-from weft.optimize import PRESETS
+from weft.optimizer import PRESETS
 from weft.parallel import data_parallel
 from weft.passes import PASSES, parse_pipeline
 from weft.run.hosts import RANKS

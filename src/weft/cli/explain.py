@@ -12,7 +12,7 @@ from weft.cli.progress import capture_progress
 from weft.cost import Machine
 from weft.errors import OptionError
 from weft.ir.program import Program
-from weft.optimize import PRESETS, parse_bytes
+from weft.optimizer import PRESETS, parse_bytes
 from weft.passes import PASSES, parse_pipeline
 from weft.remedies import Made, as_it_is, explain, made_by
 from weft.report.explain import explained, explained_json

@@ -20,7 +20,7 @@ from weft.errors import OptionError
 from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.ir.text import print_program
-from weft.optimize import PRESETS, Optimized, optimize, parse_bytes, replay
+from weft.optimizer import PRESETS, Optimized, optimize, parse_bytes, replay
 from weft.passes import PASSES, Plan, Remark, parse_pipeline
 from weft.pipeline import Stage
 from weft.sim import Timeline

@@ -19,7 +19,7 @@ from weft.cli.progress import capture_progress
 from weft.cli.sweep import SWEPT, axes_of, cases_of, content, points_of, table
 from weft.errors import visible
 from weft.ir.text import print_program
-from weft.optimize import PRESETS
+from weft.optimizer import PRESETS
 from weft.passes import PASSES, Pass, parse_pipeline
 from weft.remedies import explain, made_of
 from weft.report.explain import explained, explained_json

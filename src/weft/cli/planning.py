@@ -14,7 +14,7 @@ from weft.errors import OptionError
 from weft.ir.notebook import shown
 from weft.ir.program import Program
 from weft.ir.text import counted
-from weft.optimize import Optimized, optimize, parse_bytes
+from weft.optimizer import Optimized, optimize, parse_bytes
 from weft.passes import Pass
 from weft.pipeline import Stage
 from weft.sim.units import size_text

@@ -12,7 +12,7 @@ from weft.cli.completing import files, machines
 from weft.cli.progress import capture_progress
 from weft.cost import Machine
 from weft.ir.text import counted
-from weft.optimize import parse_bytes
+from weft.optimizer import parse_bytes
 from weft.sim.units import size_text, time_text
 from weft.tuning import Tuned, tune
 from weft.verify import verify

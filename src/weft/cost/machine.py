@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -14,6 +14,7 @@ from weft.cost import compute, fused, schema
 from weft.cost.analytic import analytic_us, busy_us
 from weft.cost.curves import Curve, measured_us
 from weft.cost.matmul import Surface, flop_us
+from weft.cost.pieces import InPieces
 from weft.cost.toml import Table, read
 from weft.cost.topology import Level, Placement, place
 from weft.errors import MachineError
@@ -103,12 +104,13 @@ class Machine:
         By the measured surface, or by that of the dtype with the nearest peak, its arithmetic scaled. Never faster than
         the peak rate or the memory permits.
         """
-        area = float(b * m * n)
-        # Results are at least two bytes wide: narrower factors are multiplied into bf16.
-        width = DTYPES.get(dtype, 4)
-        moved = b * ((m * k + k * n) * width + m * n * max(width, 2))
-        bounds = (self.launch_us, flop_us(area, k, self.peak_tflops(dtype)), self.moved_us(moved))
-        return max(self._surface_us(dtype, b, m, n, k), *bounds)
+        return max(self._surface_us(dtype, b > 1, (b, m, n, k)), self._limit_us(dtype, b, m, n, k))
+
+    def matmul_pieces_us(self, dtype: str, b: int, m: int, n: int, k: int) -> float:
+        """How long they take at least, all together, if they are cut into pieces; those of a batch may be single."""
+        kinds = (False, True) if b > 1 else (False,)
+        least = min(self._surface_us(dtype, batched, (b, m, n, k), Surface.pieces_us) for batched in kinds)
+        return max(least, self._limit_us(dtype, b, m, n, k))
 
     def op_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float:
         """How long a compute op takes; `inputs` are the specs of its tensor arguments, in order.
@@ -116,6 +118,10 @@ class Machine:
         Raises CostError for a matmul with a collective inside it where the group has no symmetric memory.
         """
         return compute.op_us(self, op, inputs) if op.inside is None else fused.fused_us(self, op, inputs)
+
+    def pieces_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float:
+        """How long the pieces of a compute op take at least, all together, however it is cut."""
+        return compute.op_us(self._in_pieces, op, inputs)
 
     def said_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float | None:
         """Nobody measured single ops that are fused: a machine knows their bytes only."""
@@ -189,12 +195,26 @@ class Machine:
         """The name under which a dtype's rates are listed: f32 may be multiplied as tf32."""
         return self.accelerator.f32_matmuls if dtype == "f32" else dtype
 
-    def _surface_us(self, dtype: str, b: int, m: int, n: int, k: int) -> float:
-        surface = self._surface_for(dtype, b > 1)
+    def _limit_us(self, dtype: str, b: int, m: int, n: int, k: int) -> float:
+        """What the launch, the arithmetic and the memory take at best."""
+        # Results are at least two bytes wide: narrower factors are multiplied into bf16.
+        width = DTYPES.get(dtype, 4)
+        moved = b * ((m * k + k * n) * width + m * n * max(width, 2))
+        return max(self.launch_us, flop_us(float(b * m * n), k, self.peak_tflops(dtype)), self.moved_us(moved))
+
+    def _surface_us(
+        self, dtype: str, batched: bool, sizes: tuple[int, int, int, int], asked: Callable[..., float] = Surface.us
+    ) -> float:
+        """What the surface of a dtype says, or the flat efficiency where there is none."""
+        b, m, n, k = sizes
+        surface = self._surface_for(dtype, batched)
         if surface is None:
             return flop_us(float(b * m * n), k, self.peak_tflops(dtype) * self.accelerator.matmul_efficiency)
-        speed = self.peak_tflops(dtype) / self.accelerator.tflops[surface.dtype]
-        return surface.us(b, m, n, k, speed)
+        return asked(surface, b, m, n, k, self.peak_tflops(dtype) / self.accelerator.tflops[surface.dtype])
+
+    @cached_property
+    def _in_pieces(self) -> InPieces:
+        return InPieces(self)
 
     def _surface_for(self, dtype: str, batched: bool) -> Surface | None:
         """The surface of a dtype, or else of the one that is nearest in peak rate."""

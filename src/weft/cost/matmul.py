@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
@@ -36,6 +36,19 @@ class Surface:
         area = float(b * _padded(m) * _padded(n))
         return self.at_speed(self._measured_us(area, float(k)), area, k, speed)
 
+    def pieces_us(self, b: int, m: int, n: int, k: int, speed: float = 1.0) -> float:
+        """The least that matmuls take together into which these are cut, along any of their dimensions.
+
+        None of them has a larger result or a deeper sum, so none runs at a better rate than the best up to there. On
+        logarithmic axes that is reached at a knot or at the edge, as everything between is interpolated.
+        """
+        area = float(b * _padded(m) * _padded(n))
+        most = max(area, self.areas[0]), max(float(k), self.depths[0])
+        areas = [*self.areas[: bisect_left(self.areas, most[0])], most[0]]
+        depths = [*self.depths[: bisect_left(self.depths, most[1])], most[1]]
+        best = max(self._tflops(one, depth) for one in areas for depth in depths)
+        return self.at_speed(flop_us(*most, best) * self._shallow(k), area, k, speed)
+
     def at_speed(self, us: float, area: float, k: float, speed: float) -> float:
         """A time of this surface on other arithmetic.
 
@@ -48,18 +61,25 @@ class Surface:
 
     def _measured_us(self, area: float, k: float) -> float:
         """Interpolated on logarithmic axes. Beyond the last knots the rate stays, below the smallest area the time."""
-        first = self.depths[0]
-        if k < first:
-            # Nobody measured it. Half of the time is taken to be for the result, which is written in any case.
-            return self._measured_us(area, first) * (1 + k / first) / 2
-        area = max(area, self.areas[0])
+        area, depth = max(area, self.areas[0]), max(k, self.depths[0])
+        return flop_us(area, depth, self._tflops(area, depth)) * self._shallow(k)
+
+    def _shallow(self, k: float) -> float:
+        """What a sum that is not as deep as any that was measured takes, as a part of the first that was.
+
+        Half of the time is taken to be for the result, which is written in any case.
+        """
+        return min(1.0, (1 + k / self.depths[0]) / 2)
+
+    def _tflops(self, area: float, k: float) -> float:
+        """The rate at a point that is not before the first knots."""
         row, down = _position(self.areas, area)
         column, right = _position(self.depths, k)
         rates = [
             log(self.tflops[row][column]) * (1 - right) + log(self.tflops[row][column + 1]) * right,
             log(self.tflops[row + 1][column]) * (1 - right) + log(self.tflops[row + 1][column + 1]) * right,
         ]
-        return flop_us(area, k, exp(rates[0] * (1 - down) + rates[1] * down))
+        return exp(rates[0] * (1 - down) + rates[1] * down)
 
 
 def flop_us(area: float, k: float, tflops: float) -> float:

@@ -55,3 +55,11 @@ class SymmetricModel(CostModel, Protocol):
 
     def is_symmetric(self, group: Group) -> bool:
         """Whether the ranks of a group have symmetric memory, which such ops need."""
+
+
+@runtime_checkable
+class DivisibleModel(CostModel, Protocol):
+    """A cost model that knows what cutting an op can save."""
+
+    def pieces_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float:
+        """How long the pieces of a compute op take at least, all together, however it is cut."""

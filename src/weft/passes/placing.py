@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.passes.fitting_in import Limits, Placed, fitted, in_order, with_room
-from weft.sim.sketch import Piece, Placement, Sketch
+from weft.passes.together import moved_together
+from weft.sim.sketch import Piece, Placement, Run, Sketch
 
 RULES = ("in_time", "one_ahead")
 
@@ -52,7 +53,34 @@ def _best_in_time(sketch: Sketch, limits: Limits, rounds: int) -> Placed:
         us = [land - begin for begin, land in zip(placed.run.begins, placed.run.lands, strict=True)]
     if rounds > 1:
         found.append(fitted(sketch, _one_ahead(sketch, limits), limits))
-    return min(found, key=lambda one: (one.over(limits), one.run.step_us))
+    best = min(found, key=lambda one: (one.over(limits), one.run.step_us))
+    if rounds > 1 and sketch.slowdown > 1 and not limits.keep_order:
+        best = _together(sketch, best, limits)
+    return best
+
+
+def _together(sketch: Sketch, placed: Placed, limits: Limits) -> Placed:
+    """A placement, or a better one in which groups communicate at the same time: the others move to the busiest, and
+    then that one to them."""
+    loads = {group: sum(sketch.pieces[number].us for number in members) for group, members in _by_group(sketch).items()}
+    if len(loads) < 2:
+        return placed
+    best = placed
+    for group in sorted(loads, key=lambda group: (loads[group], group)):
+        latest = _all_latest(sketch, best.run)
+        found = fitted(sketch, moved_together(sketch, best.placement, best.run, latest, group), limits)
+        best = min(best, found, key=lambda one: (one.over(limits), one.run.step_us))
+    return best
+
+
+def _all_latest(sketch: Sketch, run: Run) -> list[float]:
+    """When each must begin at the latest, by the times of a run."""
+    us = [land - begin for begin, land in zip(run.begins, run.lands, strict=True)]
+    latest = [0.0] * len(us)
+    for members in _by_group(sketch).values():
+        for number, start in _latest_starts(sketch.pieces, members, run.slots, us).items():
+            latest[number] = start
+    return latest
 
 
 def times_without_waiting(sketch: Sketch) -> list[float]:

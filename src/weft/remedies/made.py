@@ -9,7 +9,7 @@ from weft.analysis.memory import memory
 from weft.cost.model import CostModel
 from weft.errors import OptionError, ParseError
 from weft.ir.program import Program
-from weft.optimize import Optimized, optimize
+from weft.optimizer import Optimized, optimize
 from weft.passes import PASSES, Pass, parse_pipeline, pass_text
 from weft.passes.base import fingerprint
 from weft.passes.holdups import Knobs

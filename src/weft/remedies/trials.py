@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weft.cost.machine import Machine
 from weft.errors import WeftWarning
 from weft.ir.program import Program
-from weft.optimize import optimize
+from weft.optimizer import optimize
 from weft.passes import Pass
 from weft.passes.holdups import Knobs
 from weft.passes.placing import best_placement

@@ -8,7 +8,7 @@ from functools import partial
 
 from weft.analysis.traffic import total_bytes
 from weft.cost.machine import Machine
-from weft.optimize import PRESETS, parse_bytes
+from weft.optimizer import PRESETS, parse_bytes
 from weft.passes import PASSES, Pass, parse_pipeline, pass_text
 from weft.passes.bucket_auto import BucketAuto
 from weft.passes.holdups import Knobs

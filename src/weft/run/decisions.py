@@ -14,7 +14,7 @@ from weft.cost.times import Times
 from weft.errors import OptionError, WeftError, WeftWarning
 from weft.fx import from_fx
 from weft.ir.program import Program
-from weft.optimize import Optimized, optimize
+from weft.optimizer import Optimized, optimize
 from weft.run.alignment import aligned
 from weft.run.benchmark import benchmark
 from weft.run.claims import Launches, launches

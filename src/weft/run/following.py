@@ -17,7 +17,7 @@ from weft.analysis.windows import windows
 from weft.cost.model import CostModel
 from weft.errors import AgreementError, WeftError
 from weft.ir.program import Program
-from weft.optimize import Optimized, optimize
+from weft.optimizer import Optimized, optimize
 from weft.passes import PASSES, Plan, parse_pipeline
 from weft.passes.base import fingerprint
 from weft.passes.combine import place

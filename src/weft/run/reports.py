@@ -12,7 +12,7 @@ from torch._logging._internal import trace_structured
 
 from weft.ir.program import Program
 from weft.ir.text import counted, print_program
-from weft.optimize import Optimized
+from weft.optimizer import Optimized
 from weft.passes import Remark
 from weft.sim import Timeline
 from weft.sim.units import time_text

@@ -14,7 +14,7 @@ import torch
 from weft.cost import Estimates, Machine
 from weft.cost.model import CostModel
 from weft.errors import OptionError
-from weft.optimize import PRESETS, parse_bytes
+from weft.optimizer import PRESETS, parse_bytes
 from weft.passes import PASSES, Pass, parse_pipeline, pass_text
 from weft.passes.base import PLAN_VERSION
 

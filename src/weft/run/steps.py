@@ -17,7 +17,7 @@ from weft.errors import WeftError
 from weft.fx import capture, to_fx
 from weft.fx.state import local, named_state, stateful
 from weft.ir.program import Program
-from weft.optimize import Optimized, optimize, replay
+from weft.optimizer import Optimized, optimize, replay
 from weft.run.samples import from_all
 from weft.verify import verify
 
