@@ -19,7 +19,9 @@ from weft.sim import lower_bound, simulate
 from weft.sim.bounds import Job, one_machine
 from weft.sim.cuts import cuts
 from weft.sim.floors import least_rates
+from weft.sim.parts import Parts
 
+H100 = Machine.load("h100-ib400")
 JOBS = st.lists(st.builds(Job, *(st.integers(0, 20).map(float),) * 3), min_size=1, max_size=5)
 
 
@@ -203,3 +205,31 @@ def test_casts_that_a_bucket_does_for_all_its_members_do_not_beat_the_bound() ->
     after = parse("\n".join([*joined, "return " + ", ".join(f"%p{i}" for i in range(count))]))
     verify(before, after)
     assert lower_bound(before, machine).us <= simulate(after, machine).step_us
+
+
+SENT = {"small": (1024, False), "large": (2**24, False), "converted before": (2**24, True)}
+
+
+def floor_of_the_cast(size: int, converted: bool) -> float:
+    """The least time of the cast behind an all-reduce of so many elements, which may come from a cast as well."""
+    given, sent = ("f32", "cast") if converted else ("bf16", "x")
+    program = parse(
+        f"""weft 1
+        group dp = 0..7
+
+        %x: {given}[{size}] = input()
+        %cast: bf16[{size}] = aten._to_copy.default(%x, dtype=bf16)
+        %s: bf16[{size}] = all_reduce.start(%{sent}) sum over dp
+        %w: bf16[{size}] = wait(%s)
+        %y: f32[{size}] = aten._to_copy.default(%w, dtype=f32)
+        return %y
+        """
+    )
+    return Parts.of(program, H100, prices(program, H100)).us[program.index["y"]]
+
+
+def test_joining_what_is_done_to_results_saves_launches_less_the_copy_that_it_takes() -> None:
+    small, large, after_another = (floor_of_the_cast(*sent) for sent in SENT.values())
+    assert small == pytest.approx(H100.moved_us(6 * 1024) + H100.moved_us(4 * 1024))  # the launch, less the copy
+    assert large == pytest.approx(H100.launch_us + H100.moved_us(6 * 2**24))  # nothing
+    assert after_another == pytest.approx(H100.moved_us(6 * 2**24))  # the launch: a pack converts on the way

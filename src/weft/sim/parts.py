@@ -9,7 +9,7 @@ from weft.analysis.dependencies import Kind, accesses, arguments, dependencies
 from weft.analysis.fusion import fusion
 from weft.analysis.kernels import Kernel, input_specs
 from weft.analysis.traffic import total_bytes
-from weft.analysis.windows import companions
+from weft.analysis.windows import Window, companions, windows
 from weft.cost.model import CostModel, DivisibleModel, HardwareModel
 from weft.cost.prices import Prices
 from weft.ir.program import Collective, Program
@@ -117,9 +117,12 @@ def _least_compute(
     A bucket may join the kernels that prepare its members or go on with their results, and save launches but no bytes.
     """
     us = list(known.us)
-    launch = cost.launch_us if isinstance(cost, HardwareModel) else float("inf")
-    for place in joined:
-        us[place] = max(0.0, us[place] - launch)
+    if isinstance(cost, HardwareModel):
+        for window in windows(program).values():
+            _join(window, cost, us)
+    else:
+        for place in joined:
+            us[place] = 0.0
     cut = [place for place, found in enumerate(faster) if found and us[place] > 0]
     if not isinstance(cost, DivisibleModel):
         for place in cut:
@@ -131,6 +134,24 @@ def _least_compute(
             op = program.ops[place]
             us[place] = min(us[place], cost.pieces_us(op, input_specs(program, op)))
     return us
+
+
+def _join(window: Window, cost: HardwareModel, us: list[float]) -> None:
+    """Take from the kernels that belong to a collective what a bucket could save of their launches.
+
+    Results that kernels go on with together are in one buffer. For that, what is sent is copied into one, if no kernel
+    that prepares it can write there.
+    """
+    launch, start = cost.launch_us, window.start
+    assert start.comm is not None, "a start communicates"
+    before, behind = ([place for place in places if us[place] > 0] for places in (window.prelude, window.family))
+    saved = launch * (len(before) + len(behind))
+    if not before and start.comm.kind in ("reduce_scatter", "all_reduce"):
+        saved -= cost.moved_us(2 * total_bytes(start))
+    for place in (*before, *behind):
+        less = max(0.0, min(us[place], launch, saved))
+        us[place] -= less
+        saved -= less
 
 
 def _edges(
