@@ -19,6 +19,7 @@ from weft.passes.knots import is_written
 from weft.passes.micro_pipeline import MicroPipeline
 from weft.passes.options import pass_text
 from weft.passes.parts import exposed
+from weft.passes.regions import chains
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Halve:
         held = (
             {op.name for op in exposed(program, context.needed_cost(self.name), context.memory_limit)} if able else ()
         )
-        able = [name for name in able if name in held]
+        able = _at_matmuls(program, [name for name in able if name in held])
         if not able:
             return set()
         halved = _halved(program, able, "")
@@ -73,6 +74,15 @@ class Halve:
             if step.verb != "halve" or why is not None:
                 raise PlanError(f"this cannot be halved in this program: {step}: {why}")
         return _halved(program, [step.ops[0] for step in plan.steps], plan.pass_text)
+
+
+def _at_matmuls(program: Program, names: list[str]) -> list[str]:
+    """Those of which a half could be cut with a matmul; not such as gradients of norms."""
+    halved = _halved(program, names, "")
+    halves = [op for op in halved.starts if not {*op.sources}.isdisjoint(names)]
+    _, refused = chains(halved, halves)
+    left = {source for op in halves if op.name not in refused for source in op.sources}
+    return [name for name in names if name in left]
 
 
 def _refusal(program: Program, start: Op) -> str | None:
