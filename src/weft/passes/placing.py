@@ -37,7 +37,12 @@ class _BestPlacement:
     def __call__(self, sketch: Sketch) -> Placed:
         if self.rule == "one_ahead":
             return fitted(sketch, _one_ahead(sketch, self.limits), self.limits)
-        return _best_in_time(sketch, self.limits, self.rounds)
+        best = _best_in_time(sketch, self.limits, self.rounds)
+        # With one group, or where compute does not suffer, it does not matter what is in flight at the same time.
+        several = sketch.slowdown > 1 and len({piece.group for piece in sketch.pieces}) > 1
+        if several and self.rounds > 1 and not self.limits.keep_order:
+            best = _together(sketch, best, self.limits)
+        return best
 
 
 def _best_in_time(sketch: Sketch, limits: Limits, rounds: int) -> Placed:
@@ -53,18 +58,13 @@ def _best_in_time(sketch: Sketch, limits: Limits, rounds: int) -> Placed:
         us = [land - begin for begin, land in zip(placed.run.begins, placed.run.lands, strict=True)]
     if rounds > 1:
         found.append(fitted(sketch, _one_ahead(sketch, limits), limits))
-    best = min(found, key=lambda one: (one.over(limits), one.run.step_us))
-    if rounds > 1 and sketch.slowdown > 1 and not limits.keep_order:
-        best = _together(sketch, best, limits)
-    return best
+    return min(found, key=lambda one: (one.over(limits), one.run.step_us))
 
 
 def _together(sketch: Sketch, placed: Placed, limits: Limits) -> Placed:
     """A placement, or a better one in which groups communicate at the same time: the others move to the busiest, and
     then that one to them."""
     loads = {group: sum(sketch.pieces[number].us for number in members) for group, members in _by_group(sketch).items()}
-    if len(loads) < 2:
-        return placed
     best = placed
     for group in sorted(loads, key=lambda group: (loads[group], group)):
         latest = _all_latest(sketch, best.run)

@@ -43,13 +43,15 @@ def _best_slot(piece: Piece, times: Sequence[float], flights: _Flights, bounds: 
     not `free` before that time."""
     first = max(piece.ready, bounds[0])
     end = max(first, bounds[1])
-    if piece.grows and piece.used < len(times) - 1:
-        first = max(first, bisect_left(times, flights.before(times[end])))
-        slots: Iterable[int] = range(end, first - 1, -1)
-    else:
-        end = min(end, max(first, bisect_right(times, flights.behind(max(times[first], free)))))
-        slots = range(first, end + 1)
-    return max(slots, key=lambda slot: flights.beside(max(times[slot], free), piece.us), default=end)
+    late = piece.grows and piece.used < len(times) - 1
+    spans = flights.before(times[end]) if late else flights.behind(max(times[first], free))
+    wanted = {end if late else first}
+    for begin, land in spans:  # with its beginning, or with its end
+        for time in (begin, land - piece.us):
+            near = bisect_left(times, time)
+            wanted |= {near - 1, near}
+    slots = sorted((slot for slot in wanted if first <= slot <= end), reverse=late)
+    return max(slots, key=lambda slot: flights.beside(max(times[slot], free), piece.us))
 
 
 class _Flights:
@@ -67,13 +69,15 @@ class _Flights:
             place += 1
         return found
 
-    def before(self, time: float) -> float:
-        """When the last few before a time begin."""
-        return self._begins[max(bisect_right(self._begins, time) - _REACH, 0)]
+    def before(self, time: float) -> Sequence[tuple[float, float]]:
+        """The last few that begin before a time."""
+        place = bisect_right(self._begins, time)
+        return self._spans[max(place - _REACH, 0) : place]
 
-    def behind(self, time: float) -> float:
-        """When the next few behind a time begin."""
-        return self._begins[min(bisect_left(self._begins, time) + _REACH, len(self._begins)) - 1]
+    def behind(self, time: float) -> Sequence[tuple[float, float]]:
+        """The next few that end behind a time."""
+        place = max(bisect_right(self._begins, time) - 1, 0)
+        return self._spans[place : place + _REACH]
 
 
 def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
