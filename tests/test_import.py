@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 import weft
+import weft.fx
 
 
 def modules_after(code: str) -> set[str]:
@@ -36,8 +38,14 @@ def test_the_passes_and_the_simulator_come_when_they_are_asked_for() -> None:
     assert late & modules_after("import weft; weft.optimize") == {"weft.optimizer", "weft.passes", "weft.sim"}
 
 
-def test_every_public_name_exists() -> None:
-    assert [name for name in weft.__all__ if not hasattr(weft, name)] == []
+def test_to_run_a_program_takes_neither_dynamo_nor_dtensor() -> None:
+    assert not {"torch._dynamo", "torch.distributed.tensor"} & modules_after("import weft; weft.to_fx, weft.from_fx")
+
+
+@pytest.mark.parametrize("room", [weft, weft.fx])
+def test_every_public_name_exists_and_stays_what_it_is(room: ModuleType) -> None:
+    assert [name for name in room.__all__ if getattr(room, name) is not getattr(room, name)] == []
+    assert [name for name in room.__all__ if isinstance(getattr(room, name), ModuleType)] == []
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
