@@ -56,7 +56,8 @@ class Halve:
         held = (
             {op.name for op in exposed(program, context.needed_cost(self.name), context.memory_limit)} if able else ()
         )
-        able = _at_matmuls(program, [name for name in able if name in held])
+        exposed_ones = [name for name in able if name in held]
+        able = _at_matmuls(program, exposed_ones) if exposed_ones else []
         if not able:
             return set()
         halved = _halved(program, able, "")
