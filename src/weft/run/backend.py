@@ -23,6 +23,7 @@ from weft.run import plan_cache
 from weft.run.claims import Launches
 from weft.run.consent import alone, consent, this_rank
 from weft.run.decisions import decide, role_of
+from weft.run.gathers import keep_gathers_apart
 from weft.run.hook import WeftPass, patches
 from weft.run.reports import Report
 from weft.run.session import SESSION
@@ -51,6 +52,7 @@ def backend(
     """Compile what Dynamo traced. `mode` is one of Inductor's, such as "max-autotune"; `options` are those of
     `weft.compile`."""
     settings = Settings.of(options).on(_devices(inputs))
+    keep_gathers_apart()
     if settings.mode == "eager":
         return _eager(module, inputs, settings)
     # On a hit, the cache of AOTAutograd would bring back graphs without asking anybody; Inductor's remains.

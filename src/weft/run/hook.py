@@ -20,6 +20,7 @@ from weft.fx import relink
 from weft.run.benchmark import present_device
 from weft.run.consent import alone, consent, group_lines, this_rank
 from weft.run.decisions import Decision, decide, role_of
+from weft.run.gathers import keep_gathers_apart
 from weft.run.order import Chained, Planned
 from weft.run.session import SESSION
 from weft.run.settings import Settings
@@ -110,6 +111,7 @@ def _patches(options: Mapping[str, Any]) -> dict[str, Any]:
         raise OptionError('weft.install and weft.enabled put Weft into Inductor; for mode="eager" use weft.compile')
     if any(isinstance(one, WeftPass) for one in get_custom_graph_passes(config.post_grad_custom_post_pass)):
         raise OptionError("Weft is in Inductor already")
+    keep_gathers_apart()
     return patches(AgreeingPass(Settings.of(options).on([present_device()])))
 
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from weft.errors import WeftError
+from weft.run.gathers import keep_gathers_apart
 
 
 def local_ranks(
@@ -60,6 +61,7 @@ def _rank(
     before: Callable[[int], None] | None,
 ) -> None:
     torch.set_num_threads(1)
+    keep_gathers_apart()
     if before is not None:
         before(rank)
     store = dist.FileStore(f"{scratch}/store", world_size)  # type: ignore[attr-defined]

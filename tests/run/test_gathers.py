@@ -1,0 +1,33 @@
+"""Many gathers of one group under way at a time, over Gloo."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from weft.run import local_ranks
+
+SIZES = (4, 32, 16, 256, 128, 8, 64, 2048, 4, 32, 16, 1024)
+ROUNDS = 300  # without the detour about one rank in five dies in as many
+
+
+def gathered(rank: int, coalesced: bool) -> int:
+    """How many gathers brought what they should."""
+    ops, group, found = torch.ops._c10d_functional, dist.group.WORLD.group_name, 0  # type: ignore[union-attr]
+    for number in range(ROUNDS):
+        pieces = [torch.full((size, 2), float(rank + number), dtype=torch.bfloat16) for size in SIZES]
+        if coalesced:
+            under_way = ops.all_gather_into_tensor_coalesced(pieces, 2, group)
+        else:
+            under_way = [ops.all_gather_into_tensor(piece, 2, group) for piece in pieces]
+        for size, start in zip(SIZES, under_way, strict=True):
+            expected = torch.tensor([number, number + 1], dtype=torch.bfloat16).repeat_interleave(2 * size)
+            found += torch.equal(ops.wait_tensor(start), expected.view(2 * size, 2))
+    return found
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("coalesced", [False, True])
+def test_gathers_that_are_under_way_together_all_arrive(coalesced: bool) -> None:
+    assert local_ranks(gathered, 2, coalesced) == [ROUNDS * len(SIZES)] * 2
