@@ -130,8 +130,9 @@ def _least_compute(
         return us
     kinds = fusion(program).kinds
     for place in cut:
-        if kinds[place] is Kernel.ALONE:  # kernels that fuse move bytes, and pieces of them as many
-            op = program.ops[place]
+        op = program.ops[place]
+        # Kernels that fuse move bytes, and pieces of them as many; what has a collective inside is in pieces already.
+        if kinds[place] is Kernel.ALONE and op.inside is None:
             us[place] = min(us[place], cost.pieces_us(op, input_specs(program, op)))
     return us
 
