@@ -79,9 +79,12 @@ def test_commands_in_the_documents_work(where: str) -> None:
 
 
 @pytest.mark.parametrize("where", SHELL)
-def test_commands_of_shells_in_the_documents_exist(where: str) -> None:
+@pytest.mark.usefixtures("folder")
+def test_commands_of_shells_in_the_documents_work(where: str) -> None:
     for command in SHELL[where].splitlines():
         check_command(command)
+        if not COMPLETION.fullmatch(command) and not is_expensive(command):
+            run(command)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
@@ -126,7 +129,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path(name).write_text(step)
     Path("examples").symlink_to(ROOT / "examples")
     Path("mlp.weft").write_text(next(text for place, text in PROGRAMS.items() if place.startswith("micro_pipelining")))
-    shutil.copy(ROOT / "tests" / "golden" / "toy.toml", "my-cluster.toml")
+    for name in ("my-cluster.toml", "machine.toml"):
+        shutil.copy(ROOT / "tests" / "golden" / "toy.toml", name)
     for rank, trace in enumerate((RANK_0, RANK_1)):
         shutil.copy(trace, f"rank{rank}.json")
 
