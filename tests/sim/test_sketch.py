@@ -43,3 +43,25 @@ def test_any_placement_is_the_program_that_it_stands_for(program: Program, data:
     weft.verify(program, made, reorders=True)
     assert sketch.run(placement).step_us == pytest.approx(simulate(made, MACHINE).step_us)
     assert memory(made).peak_bytes <= max(sketch.memory(placement), default=0)
+
+
+@pytest.mark.parametrize("machine", ["h100-ib400", "h100-eth100", "gb200-nvl72"])
+def test_casts_that_a_bucket_does_at_once_are_saved_behind_its_wait(machine: str) -> None:
+    lines = ["weft 1", "group dp = 0..63", "", "%x: bf16[64,64] = input()"]
+    for number in range(40):
+        lines += [
+            f"%g{number}: bf16[64,64] = aten.mm.default(%{f'g{number - 1}' if number else 'x'}, %x)",
+            f"%s{number}: bf16[64,64] = all_reduce.start(%g{number}) sum over dp",
+            f"%w{number}: bf16[64,64] = wait(%s{number})",
+            f"%y{number}: f32[64,64] = aten._to_copy.default(%w{number}, dtype=f32)",
+        ]
+    program = weft.parse("\n".join([*lines, "return " + ", ".join(f"%y{number}" for number in range(40)), ""]))
+    found = weft.optimize(program, machine, passes="bucket_auto")
+    assert sum(op.target == "aten._to_copy.default" for op in found.program.ops) <= 2
+    (_, said) = (str(remark) for remark in found.remarks if remark.verdict == "done")
+    assert said.endswith(f"save {_step_in_time(program, machine) - found.after.step_us:,.1f} us")
+
+
+def _step_in_time(program: Program, machine: str) -> float:
+    """The step if collectives are only launched when their time has come."""
+    return weft.optimize(program, machine, passes="schedule").after.step_us
