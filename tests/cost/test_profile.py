@@ -270,6 +270,9 @@ def test_real_ranks_that_wait_for_each_other(tmp_path: Path) -> None:
     for op in program.starts:
         assert op.comm is not None
         us, alone = (found.collective_us(op.comm, total_bytes(op)) for found in (both, waiting))
+        if op.name == "both":  # over Gloo it is two gathers, and nobody measured them as one
+            assert us is alone is None
+            continue
         assert us is not None, op.name
         assert alone is not None, op.name
         if op.name != "spread":  # its source waits for nobody

@@ -92,7 +92,7 @@ def added(rank: int) -> tuple[list[int], float]:
     return [len(each.starts) for each in (program, made)], float((found - expected).abs().max())
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_reductions_that_are_added_become_one(ranks: int) -> None:
     for starts, apart in local_ranks(added, ranks):
         assert starts == [2, 1]

@@ -86,6 +86,7 @@ def test_a_rank_with_another_plan() -> None:
     alike(told, f'"passes schedule" on rank 0, "passes {safe}" on rank 1')
 
 
+@pytest.mark.slow
 def test_a_rank_with_another_plan_under_inductor() -> None:
     with serving() as server:
         told = two(server, {"passes": "dedupe", "mode": "inductor"}, {"passes": "schedule", "mode": "inductor"})
