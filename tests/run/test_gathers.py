@@ -16,7 +16,10 @@ def gathered(rank: int, coalesced: bool) -> int:
     """How many gathers brought what they should."""
     ops, group, found = torch.ops._c10d_functional, dist.group.WORLD.group_name, 0  # type: ignore[union-attr]
     for number in range(ROUNDS):
-        pieces = [torch.full((size, 2), float(rank + number), dtype=torch.bfloat16) for size in SIZES]
+        # Every other one is turned around in memory, which a gather takes as well.
+        pieces = [torch.full((2, size), float(rank + number), dtype=torch.bfloat16).t() for size in SIZES[::2]]
+        plain = [torch.full((size, 2), float(rank + number), dtype=torch.bfloat16) for size in SIZES[1::2]]
+        pieces = [piece for both in zip(pieces, plain, strict=True) for piece in both]
         if coalesced:
             under_way = ops.all_gather_into_tensor_coalesced(pieces, 2, group)
         else:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from weft.passes.fitting_in import Limits, Placed, fitted, in_order, with_room
 from weft.passes.together import moved_together
-from weft.sim.sketch import Piece, Placement, Run, Sketch
+from weft.sim.sketch import Piece, Placement, Sketch
 
 RULES = ("in_time", "one_ahead")
 
@@ -67,18 +67,18 @@ def _together(sketch: Sketch, placed: Placed, limits: Limits) -> Placed:
     loads = {group: sum(sketch.pieces[number].us for number in members) for group, members in _by_group(sketch).items()}
     best = placed
     for group in sorted(loads, key=lambda group: (loads[group], group)):
-        latest = _all_latest(sketch, best.run)
+        us = [land - begin for begin, land in zip(best.run.begins, best.run.lands, strict=True)]
+        latest = _all_latest(sketch, best.run.slots, us)
         found = fitted(sketch, moved_together(sketch, best.placement, best.run, latest, group), limits)
         best = min(best, found, key=lambda one: (one.over(limits), one.run.step_us))
     return best
 
 
-def _all_latest(sketch: Sketch, run: Run) -> list[float]:
-    """When each must begin at the latest, by the times of a run."""
-    us = [land - begin for begin, land in zip(run.begins, run.lands, strict=True)]
+def _all_latest(sketch: Sketch, times: Sequence[float], us: Sequence[float]) -> list[float]:
+    """When each must begin at the latest, each group on a stream of its own."""
     latest = [0.0] * len(us)
     for members in _by_group(sketch).values():
-        for number, start in _latest_starts(sketch.pieces, members, run.slots, us).items():
+        for number, start in _latest_starts(sketch.pieces, members, times, us).items():
             latest[number] = start
     return latest
 
@@ -118,10 +118,8 @@ def _one_ahead(sketch: Sketch, limits: Limits) -> Placement:
 def _in_time(sketch: Sketch, times: Sequence[float], us: Sequence[float], limits: Limits) -> Placement:
     """What makes memory as late as it still comes in time, what frees memory as early as it does not hold that up."""
     launch = [0] * len(sketch.pieces)
-    latest = [0.0] * len(sketch.pieces)
+    latest = _all_latest(sketch, times, us)
     for members in _by_group(sketch).values():
-        for number, start in _latest_starts(sketch.pieces, members, times, us).items():
-            latest[number] = start
         for number, slot in _dispatched(sketch.pieces, members, times, us, latest).items():
             launch[number] = slot
     if limits.memory is not None:

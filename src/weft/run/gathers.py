@@ -28,7 +28,7 @@ def keep_gathers_apart() -> Library:
 
 def _gathered(piece: Tensor, size: int, group: str) -> Tensor:
     whole = piece.new_empty((piece.shape[0] * size, *piece.shape[1:]))
-    found: Tensor = _C10D.all_gather_into_tensor_out(piece, size, group, out=whole)
+    found: Tensor = _C10D.all_gather_into_tensor_out(piece.contiguous(), size, group, out=whole)
     return found
 
 
