@@ -116,6 +116,15 @@ def test_zoom_by_wheel_and_by_dragging_on_either_timeline(page: Page) -> None:
     assert [round(float(number)) for number in re.findall(r"[\d.]+", window(page))] == [20, 60]
 
 
+def test_a_drag_may_begin_with_a_pause(page: Page) -> None:
+    page.mouse.move(*place(page, 1, 1, 20.0))
+    page.mouse.down()
+    page.wait_for_timeout(400)  # Bokeh would call it something else than a drag after 300
+    page.mouse.move(*place(page, 1, 1, 60.0), steps=4)
+    page.mouse.up()
+    assert [round(float(number)) for number in re.findall(r"[\d.]+", window(page))] == [20, 60]
+
+
 def test_a_wheel_without_a_key_scrolls_the_page(page: Page) -> None:
     page.mouse.move(*place(page, 0, 0, 40.0))
     page.mouse.wheel(0, 200)

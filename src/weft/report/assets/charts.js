@@ -5,6 +5,8 @@ const pen = document.createElement("canvas").getContext("2d");
 pen.font = `11px ${FONT}`;
 const range = new Bokeh.Range1d({start: 0, end: 1});
 const charts = [];
+// Bokeh takes a button held still for 0.3 s for a gesture of its own, and drops the drag that follows: never here.
+Bokeh.require("core/ui_gestures").UIGestures.press_threshold = 2 ** 31 - 1;
 
 function whole() {
   range.setv({start: -0.005 * LONGEST / UNIT.us, end: 1.015 * LONGEST / UNIT.us});
@@ -47,7 +49,6 @@ function figure(options) {
   });
   plot.toolbar.active_drag = zooming[0];
   plot.toolbar.active_scroll = zooming[1];
-  plot.on_event("doubletap", whole);
   return plot;
 }
 

@@ -151,6 +151,7 @@ function listen() {
   byId("zoom-in").addEventListener("click", KEYS.w);
   byId("zoom-out").addEventListener("click", KEYS.s);
   byId("whole").addEventListener("click", whole);
+  byId("charts").addEventListener("dblclick", whole); // the browser knows what its user calls a double click
   const system = matchMedia("(prefers-color-scheme: dark)");
   system.addEventListener("change", () => setTheme(system.matches));
   byId("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));
