@@ -73,7 +73,7 @@ def train(rank: int, how: str) -> tuple[list[str], float]:
     return kinds, float(loss)
 
 
-@pytest.mark.parametrize("how", ["round_trip", "through_text", "moved"])
+@pytest.mark.parametrize("how", [pytest.param("round_trip", marks=pytest.mark.slow), "through_text", "moved"])
 def test_forward_and_backward_are_bitwise_the_same_on_two_ranks(how: str) -> None:
     (kinds, loss), (_, other_loss) = local_ranks(train, 2, how)
     assert kinds == ["all_gather all_reduce reduce_scatter", "all_gather all_reduce reduce_scatter"]

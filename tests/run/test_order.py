@@ -19,6 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import weft
 from tests.run.training import BATCH, WIDTH, Net
 from weft import Program
+from weft.cli.llama import Llama, LlamaConfig
 from weft.parallel import data_parallel
 from weft.run.hook import WeftPass
 from weft.run.settings import Settings
@@ -27,6 +28,7 @@ from weft.run.settings import Settings
 _CALLS = re.compile(r"torch\.ops\._c10d_functional\.(\w+)\.default\(|extern_kernels\.(\w*mm)\(")
 _TARGETS = {
     "all_gather.start": "all_gather_into_tensor",
+    "all_reduce.start": "all_reduce",
     "reduce_scatter.start": "reduce_scatter_tensor",
     "wait": "wait_tensor",
     "aten.mm.default": "mm",
@@ -49,7 +51,7 @@ def written(code: str) -> list[str]:
     """The calls that a generated module makes, in order."""
     lines = [line.strip() for line in code[code.index("def call(") :].splitlines()]
     found = [_CALLS.match(line.split(" = ")[-1] if " = " in line else line) for line in lines]
-    return [(call[1] or call[2]).removesuffix("_coalesced") for call in found if call is not None]
+    return [(call[1] or call[2]).rstrip("_").removesuffix("_coalesced") for call in found if call is not None]
 
 
 def sharded() -> torch.nn.Module:
@@ -70,6 +72,20 @@ def test_starts_waits_and_matmuls_come_out_as_planned() -> None:
     assert any(len(plan.starts) < 12 for plan in plans)  # there was something to be planned
     for code in codes:
         assert_waited_for_before_use(code)
+
+
+def test_a_gradient_is_sent_before_what_a_kernel_that_might_be_fused_with_its_own_waits_for() -> None:
+    """Inductor likes to sum the gradients of two norms in one kernel, and the second needs matmuls that come later."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    config = LlamaConfig(vocabulary=64, width=64, layers=2, heads=2, kv_heads=2, hidden=96, context=32)
+    model = data_parallel(Llama(config), init_device_mesh("cpu", (2,)), "replicate")
+    compiled = weft.compile(model, machine="gloo-cpu", passes="schedule")
+    tokens = torch.zeros(8, config.context, dtype=torch.long)
+    _, codes = run_and_get_code(step, compiled, tokens)
+    assert [call for call in written(codes[1]) if call != "wait_tensor"] == [
+        call for call in planned(_after("backward")) if call != "wait_tensor"
+    ]
 
 
 def test_inductor_alone_would_bring_it_into_another_order() -> None:

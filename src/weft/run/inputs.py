@@ -64,7 +64,7 @@ def tensor(spec: TensorSpec, device: torch.device) -> Tensor:
 
 def nbytes(program: Program, op: Op) -> int:
     """The bytes that an op's arguments and results take, as they are made here."""
-    made = [spec for ref in op.refs() if ref.name in program for spec in program[ref.name].out]
+    made = [spec for name in op.given if name in program for spec in program[name].out]
     return sum(spec.nbytes for spec in (*made, *op.out))
 
 

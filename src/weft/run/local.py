@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -60,6 +63,8 @@ def _rank(
     args: tuple[Any, ...],
     before: Callable[[int], None] | None,
 ) -> None:
+    done: list[int] = []
+    atexit.register(_leave, done)  # what registers later, as compilers do, is called before
     torch.set_num_threads(1)
     keep_gathers_apart()
     if before is not None:
@@ -73,3 +78,16 @@ def _rank(
         raise
     torch.save(result, f"{scratch}/result_{rank}")
     dist.destroy_process_group()
+    done.append(rank)
+
+
+def _leave(done: Sequence[int]) -> None:
+    """End a process whose rank is done before the interpreter is taken down.
+
+    A thread of Gloo may be about to let go of a tensor, for which it needs the interpreter. If that is on its way out
+    by then, the process is aborted as if the rank had failed.
+    """
+    if done:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

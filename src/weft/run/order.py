@@ -3,9 +3,10 @@
 Inductor lowers a graph to buffers, fuses those, and orders the result anew. Three things would undo a plan there, and
 each is met where it happens:
 
-- Two kernels are fused of which one feeds a start and the other needs a wait that was planned behind that start: the
-  start would have to wait. Before fusion, `Chained` makes each start and wait depend on the one planned before it. Then
-  such a pair is in a cycle, and Inductor itself refuses it; every other fusion remains.
+- Two kernels are fused of which one feeds a start and the other needs a wait, or a matmul, that was planned behind that
+  start: the start would have to wait. Before fusion, `Chained` makes each start and wait depend on the one planned
+  before it, and whatever Inductor does not generate itself (matmuls, attention) on the last one before it. Then such a
+  pair is in a cycle, and Inductor itself refuses it; every other fusion remains.
 - Kernels come out in another order. After fusion, `Planned` sorts them by the graph's order again.
 - `reorder_for_peak_memory` then sinks starts to their waits, since memory is all that it sees. It is switched off, and
   done by `Planned` for graphs that do not communicate.
@@ -13,7 +14,8 @@ each is met where it happens:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -30,19 +32,25 @@ from weft.analysis.orders import depth_first
 
 
 class Chained(CustomSchedulerPass):
-    """Before fusion: each start and each wait comes after the one that the graph has before it."""
+    """Before fusion: each start and each wait comes after the one that the graph has before it, and so do matmuls."""
 
     def __call__(self, nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
         places = _places()
         communicating = sorted((node for node in nodes if _communicates(node)), key=lambda node: _place(node, places))
         for before, after in pairwise(communicating):
             _put_behind(before, after)
+        known = [_place(node, places) for node in communicating]
+        for node in nodes:
+            if (node.is_extern() or node.is_template()) and not _communicates(node):
+                behind = bisect_left(known, _first_place(node, places))
+                if behind > 0:
+                    _put_behind(communicating[behind - 1], node)
         if communicating:
             V.graph.scheduler.compute_ancestors()  # fusion asks these whether there would be a cycle
         return nodes
 
     def uuid(self) -> str:
-        return "weft chained 1"
+        return "weft chained 2"
 
 
 class Planned(CustomSchedulerPass):
@@ -85,8 +93,20 @@ def _places() -> Mapping[Any, int]:
 
 def _place(node: BaseSchedulerNode, places: Mapping[Any, int]) -> int:
     """Where the last op of a kernel stands in the graph; what the graph does not have comes when it is needed."""
-    origins = {origin for one in node.get_nodes() if one.node is not None for origin in one.node.get_origins()}
-    return max((places[origin] for origin in origins if origin in places), default=len(places))
+    return max((places[origin] for origin in _origins(node) if origin in places), default=len(places))
+
+
+def _first_place(node: BaseSchedulerNode, places: Mapping[Any, int]) -> int:
+    """Where the first op of a kernel stands that is no view: nothing before that can need the kernel."""
+    computing = (origin for origin in _origins(node) if not getattr(origin.target, "is_view", False))
+    return min((places[origin] for origin in computing if origin in places), default=0)
+
+
+def _origins(node: BaseSchedulerNode) -> Iterator[Any]:
+    """The ops of the graph that a kernel was made for; a matmul has the views of its arguments among them."""
+    for one in node.get_nodes():
+        if one.node is not None:
+            yield from one.node.get_origins()
 
 
 def _communicates(node: BaseSchedulerNode) -> bool:
