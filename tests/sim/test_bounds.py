@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from tests.sim.exact import optimum
 from weft import Machine, parse, verify
 from weft.cost import prices
-from weft.ir import Collective, Op, TensorSpec
+from weft.cost.curves import Curve
+from weft.ir import Collective, Group, Op, TensorSpec
 from weft.sim import lower_bound, simulate
 from weft.sim.bounds import Job, one_machine
 from weft.sim.cuts import cuts
@@ -22,6 +24,8 @@ from weft.sim.floors import least_rates
 from weft.sim.parts import Parts
 
 H100 = Machine.load("h100-ib400")
+PAIR = "weft 1\nrank 0\ngroup g = 0..1\n"
+GROUP = Group("g", (0, 1))
 JOBS = st.lists(st.builds(Job, *(st.integers(0, 20).map(float),) * 3), min_size=1, max_size=5)
 
 
@@ -63,7 +67,7 @@ def test_a_rate_is_below_every_size_and_close_to_one(steps: list[tuple[int, floa
         # A step function is cheapest for a byte right before it jumps.
         sizes = [size for place in places for size in (place - 1, place) if 1 <= size <= most] + [1, most]
         truth = min(us(size) / size for size in sizes)
-        assert truth * 0.994 <= rate <= truth * (1 + 1e-12)
+        assert truth * 0.998 <= rate <= truth * (1 + 1e-12)
 
 
 class Cut:
@@ -233,3 +237,70 @@ def test_joining_what_is_done_to_results_saves_launches_less_the_copy_that_it_ta
     assert small == pytest.approx(H100.moved_us(6 * 1024) + H100.moved_us(4 * 1024))  # the launch, less the copy
     assert large == pytest.approx(H100.launch_us + H100.moved_us(6 * 2**24))  # nothing
     assert after_another == pytest.approx(H100.moved_us(6 * 2**24))  # the launch: a pack converts on the way
+
+
+def test_a_link_is_no_busier_than_by_collectives_that_are_faster_in_small_pieces() -> None:
+    """As measured on a real one: 1 MiB took more than four times as long as 256 KiB."""
+    level = replace(Machine.load("gloo-cpu").levels[0], gb_per_s=0.01)
+    curves = tuple(
+        Curve(kind, 2, 1, bytes=(2.0**18, 2.0**20), us=(20_000.0, 90_000.0)) for kind in ("all_reduce", "all_gather")
+    )
+    machine = replace(Machine.load("gloo-cpu"), levels=(level,), curves=curves)
+    assert machine.link_us(Collective("all_reduce", GROUP, "sum"), 2**20) == pytest.approx({level.name: 90_000.0})
+    whole = parse(f"{PAIR}%x: f32[262144] = input()\n{reduced('x', 2**18)}return %x_done\n")
+    parts = "\n".join(
+        f"%p{part}: f32[65536] = aten.slice.Tensor(%x, 0, {part * 2**16}, {(part + 1) * 2**16})\n"
+        f"{reduced(f'p{part}', 2**16)}"
+        for part in range(4)
+    )
+    done = ", ".join(f"%p{part}_done" for part in range(4))
+    cut = parse(f"{PAIR}%x: f32[262144] = input()\n{parts}return {done}\n")
+    assert simulate(whole, machine).step_us > 89_000
+    assert simulate(cut, machine).step_us < 81_000
+    assert simulate(whole, machine).bound_us <= simulate(cut, machine).step_us
+
+
+def reduced(name: str, size: int) -> str:
+    sent = f"%{name}_sent: f32[{size}] = all_reduce.start(%{name}) sum over g\n"
+    return f"{sent}%{name}_done: f32[{size}] = wait(%{name}_sent)\n"
+
+
+class Bytewise:
+    """A microsecond for each byte that is sent, and 10 for each op that computes."""
+
+    def op_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float:
+        return 10.0 if op.target.startswith("my.") else 0.0
+
+    def collective_us(self, collective: Collective, total_bytes: int) -> float:
+        return float(total_bytes)
+
+
+def test_what_lands_before_an_op_and_what_is_launched_behind_it_add_up() -> None:
+    """On two groups, so that neither has both ends of the step; and each end has two flights, of which one path has
+    only one. %a and %c might be cut with them."""
+    program = parse(
+        """weft 1
+        rank 0
+        group g = 0..1
+        group h = 0..1
+        %x: f32[4] = input()
+        %y: f32[4] = input()
+        %sx: f32[8] = all_gather.start(%x) over g
+        %sy: f32[8] = all_gather.start(%y) over g
+        %gx: f32[8] = wait(%sx)
+        %gy: f32[8] = wait(%sy)
+        %a: f32[16] = my.op.default(%gx, %gy)
+        %b: f32[16] = my.op.default(%a)
+        %c: (f32[16], f32[16]) = my.op.default(%b)
+        %p: f32[16] = getitem(%c, 0)
+        %q: f32[16] = getitem(%c, 1)
+        %rp: f32[16] = all_reduce.start(%p) sum over h
+        %rq: f32[16] = all_reduce.start(%q) sum over h
+        %dp: f32[16] = wait(%rp)
+        %dq: f32[16] = wait(%rq)
+        return %dp, %dq
+        """
+    )
+    found = simulate(program, Bytewise()).bound
+    assert found.us == pytest.approx(2 * 32 + 10 + 2 * 64, rel=2e-3)
+    assert max(found.all[name] for name in ("critical path", "group g", "group h")) < 180

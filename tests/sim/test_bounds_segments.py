@@ -130,6 +130,55 @@ def of_chain(beside: str, results: str, chain: str = "ab") -> Bound:
     return lower_bound(program, Said())
 
 
+LATE = """weft 1
+group tp = 0..1
+
+%x: f32[8,4] = input()
+EARLY
+%a: f32[8,4] = aten.cumsum.default(%x, 0)
+%c: f32[8,4] = aten.cumsum.default(%x, 1)
+%d: f32[8,4] = aten.sort.default(%a, %c)
+%b: f32[8,4] = aten.cumsum.default(%d, 0)
+%s: f32[8,4] = aten.relu.default(%b)
+%r: f32[8,4] = all_reduce.start(%s) sum over tp
+%f: f32[8,4] = wait(%r)
+return %fRESULTS
+"""
+EARLY = "%g: f32[8,4] = all_to_all.start(%x, [4, 4], [4, 4]) over tp\n%e: f32[8,4] = wait(%g)"
+
+
+class Slower(Slow):
+    """Compute takes twice as long beside a collective; what the others take is as with Said."""
+
+    compute_slowdown = 2.0
+    launch_us = 0.0
+
+    def op_us(self, op: Op, inputs: Sequence[TensorSpec]) -> float:
+        return Said().op_us(op, inputs)
+
+    def collective_us(self, collective: Collective, total_bytes: int) -> float:
+        return Said().collective_us(collective, total_bytes)
+
+    def link_us(self, collective: Collective, total_bytes: int) -> Mapping[str, float]:
+        return {}
+
+
+def test_a_collective_waits_for_all_compute_that_what_it_sends_needs() -> None:
+    # The two sums at the beginning need nothing of each other, but one is done after the other: 31 us until the last
+    # one has ended, and 8 us in which the collective is in flight; the op before it may be cut with it.
+    bound = lower_bound(parse(LATE.replace("EARLY\n", "").replace("RESULTS", "")), Said())
+    assert bound.us == pytest.approx(39.0, rel=0.01)
+
+
+def test_what_must_fly_late_hides_nothing_of_what_comes_before() -> None:
+    # 31 us of compute before it, 8 us for the collective that must come behind that, and of the 8 us of the one that
+    # may fly before, half, as compute is done at half speed beside it.
+    program = parse(LATE.replace("EARLY", EARLY).replace("RESULTS", ", %e"))
+    bound = lower_bound(program, Slower())
+    assert bound.all["contention"] == pytest.approx(43.0, rel=0.01)
+    assert bound.us <= simulate(program, Slower()).step_us
+
+
 def test_what_is_sent_between_two_sums_hides_behind_nothing_else() -> None:
     # Both sums, the op before the collective, which may be cut with it, and 8 us in which it is in flight. What goes on
     # with its result may be joined with that of others, and counts as nothing.

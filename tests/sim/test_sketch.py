@@ -45,21 +45,39 @@ def test_any_placement_is_the_program_that_it_stands_for(program: Program, data:
     assert memory(made).peak_bytes <= max(sketch.memory(placement), default=0)
 
 
-@pytest.mark.parametrize("machine", ["h100-ib400", "h100-eth100", "gb200-nvl72"])
-def test_casts_that_a_bucket_does_at_once_are_saved_behind_its_wait(machine: str) -> None:
-    lines = ["weft 1", "group dp = 0..63", "", "%x: bf16[64,64] = input()"]
-    for number in range(40):
+def gradients(count: int, ranks: int, parameters: int = 0) -> Program:
+    """Gradients in bf16, one made from the other, that are summed and cast; and parameters that lie there meanwhile."""
+    lines = ["weft 1", f"group dp = 0..{ranks - 1}", "", "%x: bf16[64,64] = input()"]
+    lines += [f"%p{number}: f32[64,64] = input()" for number in range(parameters)]
+    for number in range(count):
         lines += [
             f"%g{number}: bf16[64,64] = aten.mm.default(%{f'g{number - 1}' if number else 'x'}, %x)",
             f"%s{number}: bf16[64,64] = all_reduce.start(%g{number}) sum over dp",
             f"%w{number}: bf16[64,64] = wait(%s{number})",
             f"%y{number}: f32[64,64] = aten._to_copy.default(%w{number}, dtype=f32)",
         ]
-    program = weft.parse("\n".join([*lines, "return " + ", ".join(f"%y{number}" for number in range(40)), ""]))
+    return weft.parse("\n".join([*lines, "return " + ", ".join(f"%y{number}" for number in range(count)), ""]))
+
+
+def casts(program: Program) -> int:
+    return sum(op.target == "aten._to_copy.default" for op in program.ops)
+
+
+@pytest.mark.parametrize("machine", ["h100-ib400", "h100-eth100", "gb200-nvl72"])
+def test_casts_that_a_bucket_does_at_once_are_saved_behind_its_wait(machine: str) -> None:
+    program = gradients(40, ranks=64)
     found = weft.optimize(program, machine, passes="bucket_auto")
-    assert sum(op.target == "aten._to_copy.default" for op in found.program.ops) <= 2
+    assert casts(found.program) <= 2
     (_, said) = (str(remark) for remark in found.remarks if remark.verdict == "done")
     assert said.endswith(f"save {_step_in_time(program, machine) - found.after.step_us:,.1f} us")
+
+
+def test_small_gradients_are_copied_together_where_memory_must_not_grow() -> None:
+    program = gradients(120, ranks=16, parameters=120)
+    limit = int(1.05 * memory(program).peak_bytes)
+    found = weft.optimize(program, "h100-ib400", passes="bucket_auto", memory_limit=limit)
+    assert casts(found.program) <= 20
+    assert found.after.peak_bytes <= limit
 
 
 def _step_in_time(program: Program, machine: str) -> float:

@@ -12,7 +12,7 @@ from weft.cost.prices import Prices, prices
 from weft.errors import WeftWarning
 from weft.ir.program import Program
 from weft.sim.parts import Parts
-from weft.sim.segments import segments_us
+from weft.sim.segments import Between, segments_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,14 @@ def lower_bound(program: Program, cost: CostModel, *, priced: Prices | None = No
         # The largest conceivable bucket is beyond what anybody measured, and beyond what anybody would make.
         warnings.simplefilter("ignore", WeftWarning)
         parts = Parts.of(program, cost, known)
-    heads, tails = parts.heads(), parts.tails()
+    between = Between.of(parts)
+    heads, tails = parts.heads(between.heads()), parts.tails(between.tails())
     paths = (end + tail for (_, end), tail in zip(heads, tails, strict=True))
     found = {"critical path": max(paths, default=0.0)}
-    busiest = 0.0
     for name, loads in parts.loads.items():
-        jobs = [Job(heads[place][0], us, tails[place]) for place, us in loads.items()]
-        found[name] = one_machine(jobs)
-        if name != "compute":
-            busiest = max(busiest, sum(loads.values()))
-    found["contention"] = sum(parts.loads["compute"].values()) + busiest * (1 - 1 / known.slowdown)
-    found["segments"] = segments_us(parts, known.slowdown, busiest)
+        found[name] = one_machine(Job(heads[place][0], us, tails[place]) for place, us in loads.items())
+    found["contention"] = between.contended_us(known.slowdown)
+    found["segments"] = segments_us(between, known.slowdown)
     best = max(found, key=lambda name: found[name])
     return Bound(found[best], best, found)
 

@@ -75,8 +75,8 @@ class _Contraction:
         for place in (*self._launched, *self._waited):
             op = self._program.ops[place]
             found.update(all_of[op.name])
-            for ref in op.refs():
-                found.update(all_of.get(ref.name, ()))
+            for name in op.given:
+                found.update(all_of.get(name, ()))
         return found
 
     def _find_users(self) -> None:
@@ -90,7 +90,7 @@ class _Contraction:
                 else:
                     self._last[storage] = max(place, self._last.get(storage, place))
         for number, one in enumerate(self._windows):  # what is sent and received is the collective's until its wait
-            for name in (one.start.name, *(ref.name for ref in one.start.refs())):
+            for name in (one.start.name, *one.start.given):
                 for storage in self._known.of_value(name):
                     self._users[storage][1].add(number)
 

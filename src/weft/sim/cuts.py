@@ -29,7 +29,7 @@ def cuts(program: Program) -> list[frozenset[int]]:
 
 def _data(program: Program) -> tuple[list[list[int]], list[list[int]]]:
     """For each op, those whose results it uses, and those that use its result."""
-    before = [sorted({program.index[ref.name] for ref in op.refs() if ref.name in program.index}) for op in program.ops]
+    before = [sorted({program.index[name] for name in op.given if name in program.index}) for op in program.ops]
     after: list[list[int]] = [[] for _ in before]
     for position, used in enumerate(before):
         for other in used:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isqrt
 
-from weft.cost.model import CostModel
+from weft.cost.model import CostModel, HardwareModel
 from weft.ir.program import Collective
 
-_SLACK = 0.005  # how far below the true infimum a certified rate may be
+_SLACK = 0.001  # how far below the true infimum a certified rate may be
 
 # Given a collective, as it is or as a part of what replaces it: how many bytes its largest bucket could have.
 Most = Callable[[Collective], int]
@@ -38,6 +38,22 @@ class Floors:
         """The time that `nbytes` keep the group's stream busy at the very least, as part of anything."""
         return nbytes * min(sum(self._rate(one, most(one)) for one in way) for way in _ways(collective))
 
+    def link_us(self, hardware: HardwareModel, collective: Collective, nbytes: int, most: Most) -> Mapping[str, float]:
+        """The time that `nbytes` keep each link busy at the very least, as part of anything: what the link takes for
+        them at full bandwidth or, where collectives are faster than that, what they take."""
+        ways = [self._links(hardware, way, nbytes, most) for way in _ways(collective)]
+        return {link: min(way.get(link, 0.0) for way in ways) for link in ways[0]}
+
+    def _links(
+        self, hardware: HardwareModel, way: Sequence[Collective], nbytes: int, most: Most
+    ) -> Mapping[str, float]:
+        found: dict[str, float] = {}
+        for one in way:
+            load = nbytes * self._rate(one, most(one))
+            for link, busy in hardware.link_us(one, nbytes).items():
+                found[link] = found.get(link, 0.0) + min(busy, load)
+        return found
+
     def least_us(self, collective: Collective) -> float:
         """The time that any piece of it takes, however small."""
         return min(sum(self.cost.collective_us(one, 1) for one in way) for way in _ways(collective))
@@ -60,7 +76,7 @@ def _ways(collective: Collective) -> list[tuple[Collective, ...]]:
 
 
 def least_rates(us: Callable[[int], float], sizes: Iterable[int]) -> Mapping[int, float]:
-    """For each size n, a lower bound on us(b) / b for every b from 1 to n, at most half a percent below the least.
+    """For each size n, a lower bound on us(b) / b for every b from 1 to n, a thousandth below the least at most.
 
     Between a and b a monotone function is at least us(a), so its rate is at least us(a) / b. The stretch with the
     lowest such figure is halved until that figure is close to a rate that is really reached.

@@ -73,8 +73,13 @@ def _let_go(hold: Hold, copied: set[int]) -> Hold:
 
 
 def _copied(piece: Piece, us: float) -> Piece:
-    """A gather is mostly copied out of the buffer, anything else into it. What is saved is saved behind the wait."""
-    makes = piece.makes + piece.nbytes
-    if piece.grows or us < 0:
-        return replace(piece, behind_us=max(0.0, piece.behind_us + us), makes=makes)
-    return replace(piece, before_us=max(0.0, piece.before_us + us), makes=makes)
+    """A gather is mostly copied out of the buffer, anything else into it. What is saved is saved behind the wait.
+
+    To memory the buffer comes on top of what is gathered, and takes the place of what is reduced.
+    """
+    if piece.grows:
+        makes, frees = piece.makes + piece.nbytes, piece.frees + piece.nbytes
+        return replace(piece, behind_us=max(0.0, piece.behind_us + us), makes=makes, frees=frees)
+    if us < 0:
+        return replace(piece, behind_us=max(0.0, piece.behind_us + us))
+    return replace(piece, before_us=max(0.0, piece.before_us + us))

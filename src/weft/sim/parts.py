@@ -57,15 +57,16 @@ class Parts:
             load, pieces[place] = floors.load_us(place), floors.floors.least_us(op.comm)
             us[place] = max(load, pieces[place])
             loads.setdefault(f"group {op.comm.group.name}", {})[place] = load
-            for link, busy in known.links[place].items():
+            for link, busy in floors.link_us(place).items():
                 loads.setdefault(f"link {link}", {})[place] = busy
         return Parts(tuple(us), tuple(pieces), before, loads, whole)
 
-    def heads(self) -> list[tuple[float, float]]:
-        """For each op, the earliest time at which its first piece can begin, and at which its last can end."""
+    def heads(self, least: Sequence[float]) -> list[tuple[float, float]]:
+        """For each op, the earliest time at which its first piece can begin, and at which its last can end; `least` is
+        what is known of the first."""
         found: list[tuple[float, float]] = []
         for place, edges in enumerate(self.before):
-            begin = end = 0.0
+            begin, end = least[place], 0.0
             for other, soft in edges:
                 first, last = found[other]
                 begin = max(begin, first + self.pieces[other] if soft else last)
@@ -73,9 +74,10 @@ class Parts:
             found.append((begin, max(end, begin + self.us[place])))
         return found
 
-    def tails(self) -> list[float]:
-        """For each op, how long the step goes on at least after its last piece has ended."""
-        found = [0.0] * len(self.us)
+    def tails(self, least: Sequence[float]) -> list[float]:
+        """For each op, how long the step goes on at least after its last piece has ended; `least` is what is known of
+        that."""
+        found = list(least)
         for place in reversed(range(len(self.us))):
             for other, soft in self.before[place]:
                 rest = (self.pieces[place] if soft else self.us[place]) + found[place]
@@ -103,6 +105,14 @@ class _Starts:
         """How long a start keeps its group's stream busy at the very least."""
         comm, nbytes = self.known[place]
         return self.floors.load_us(comm, nbytes, self._most(place))
+
+    def link_us(self, place: int) -> Mapping[str, float]:
+        """How long a start keeps each link busy at the very least."""
+        cost = self.floors.cost
+        if not isinstance(cost, HardwareModel):
+            return {}
+        comm, nbytes = self.known[place]
+        return self.floors.link_us(cost, comm, nbytes, self._most(place))
 
     def _most(self, place: int) -> Most:
         own = self.known[place][1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 from weft.sim.parts import Parts
 
@@ -32,15 +34,15 @@ class Floating:
     us: float
 
 
-def segments_us(parts: Parts, slowdown: float, busiest: float) -> float:
-    """The step is no shorter than this. `busiest` is how long something is in flight in all."""
-    found = _Between.of(parts, longest_chain(parts))
+def segments_us(found: Between, slowdown: float) -> float:
+    """The step is no shorter than this."""
+    parts = found.parts
     work, segments, floating = sum(parts.loads["compute"].values()), found.segments(), found.floating()
     slowed = 1 - 1 / slowdown
     by_flight = [max(0.0, one.flight * (1 - slowed) - one.compute) for one in segments]
     by_path = [max(0.0, max(one.flight, one.path) - one.compute - one.flight * slowed) for one in segments]
     return work + max(
-        busiest * slowed + unfilled(by_flight, floating),
+        found.flight_us * slowed + unfilled(by_flight, floating),
         sum(one.flight for one in segments) * slowed + unfilled(by_path, floating),
     )
 
@@ -86,7 +88,7 @@ def longest_chain(parts: Parts) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Between:
+class Between:
     """Where each op is among those of a chain: segment i lies before the chain's op number i, the last one behind all.
 
     `first[v]` is the first segment in which op v can run, `last[v]` the last one; -1 for the chain's own ops, which run
@@ -99,7 +101,8 @@ class _Between:
     last: Sequence[int]
 
     @staticmethod
-    def of(parts: Parts, chain: Sequence[int]) -> _Between:
+    def of(parts: Parts) -> Between:
+        chain = longest_chain(parts)
         number = {place: index for index, place in enumerate(chain)}
         count = len(parts.before)
         first, last = [0] * count, [len(chain)] * count
@@ -111,7 +114,79 @@ class _Between:
                 last[other] = min(last[other], number.get(place, last[place]))
         for place in chain:
             first[place] = last[place] = -1
-        return _Between(parts, chain, first, last)
+        return Between(parts, chain, first, last)
+
+    @cached_property
+    def done_before(self) -> list[float]:
+        """For each segment, how long the compute stream works on what must be done before it begins."""
+        work = [0.0, *(self.parts.us[place] for place in self.chain)]
+        for place, us in self.parts.loads["compute"].items():
+            if 0 <= self.last[place] < len(self.chain):
+                work[self.last[place] + 1] += us
+        return list(accumulate(work))
+
+    @cached_property
+    def done_behind(self) -> list[float]:
+        """For each segment, how long the compute stream works on what cannot be done before it has ended."""
+        work = [*(self.parts.us[place] for place in self.chain), 0.0]
+        for place, us in self.parts.loads["compute"].items():
+            if self.first[place] > 0:
+                work[self.first[place] - 1] += us
+        return list(accumulate(reversed(work)))[::-1]
+
+    def heads(self) -> list[float]:
+        """For each op, how long the compute stream works at least before its first piece can begin."""
+        found = [self.done_before[segment] for segment in self.first]
+        for number, place in enumerate(self.chain):
+            found[place] = self.done_before[number + 1] - self.parts.us[place]
+        return found
+
+    def tails(self) -> list[float]:
+        """For each op, how long the compute stream works at least after its last piece has ended."""
+        found = [self.done_behind[segment] for segment in self.last]
+        for number, place in enumerate(self.chain):
+            found[place] = self.done_behind[number] - self.parts.us[place]
+        return found
+
+    @cached_property
+    def flights_before(self) -> list[float]:
+        """For each segment, how long something is in flight, at least, that must have landed before it ends."""
+        return self._flights(self.last)
+
+    @cached_property
+    def flights_behind(self) -> list[float]:
+        """For each segment, how long something is in flight, at least, that cannot be launched before it begins."""
+        behind = [len(self.chain) - first for first in self.first]
+        return self._flights(behind)[::-1]
+
+    def _flights(self, until: Sequence[int]) -> list[float]:
+        """For each number up to that of the chain's ops, how long that of which no more than this is said in `until`
+        keeps the busiest group or link busy."""
+        found = [0.0] * (len(self.chain) + 1)
+        for name, loads in self.parts.loads.items():
+            if name != "compute":
+                busy = [0.0] * len(found)
+                for place, us in loads.items():
+                    busy[until[place]] += us
+                found = [*map(max, found, accumulate(busy))]
+        return found
+
+    @cached_property
+    def flight_us(self) -> float:
+        """How long something is in flight at least: what must have landed before one of the chain's ops is not in the
+        air together with what is launched behind it."""
+        apart = map(sum, zip(self.flights_before, self.flights_behind[1:], strict=False))
+        return max(self.flights_before[-1], *apart) if self.chain else self.flights_before[-1]
+
+    def contended_us(self, slowdown: float) -> float:
+        """The step is no shorter than this, as compute is slower while anything is in flight, and what is in flight at
+        the ends of the step has only so much compute beside it."""
+        work, at_begin, at_both = sum(self.parts.loads["compute"].values()), 0.0, 0.0
+        each = zip(self.flights_before, self.flights_behind, self.done_before, self.done_behind, strict=True)
+        for before, behind, done, to_do in each:
+            at_both = max(at_both, at_begin + max(0.0, behind / slowdown - (work - done)))
+            at_begin = max(at_begin, before / slowdown - (work - to_do))
+        return work + self.flight_us * (1 - 1 / slowdown) + max(at_begin, at_both)
 
     def floating(self) -> list[Floating]:
         """The compute that is in no single segment."""

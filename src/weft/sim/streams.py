@@ -31,6 +31,11 @@ def link_shares(links: Mapping[str, float], us: float) -> Mapping[str, float]:
     return {link: min(1.0, busy / us) for link, busy in links.items() if us > 0}
 
 
+def _landing(flight: Flight) -> tuple[float, int]:
+    """By what it is decided who ends first."""
+    return flight.end, flight.position
+
+
 class Streams:
     """`now` is the compute stream's time. What is in flight never ends before `now`."""
 
@@ -78,7 +83,8 @@ class Streams:
 
     def _land(self) -> None:
         """End the collective that ends first; the next of its group follows."""
-        flight = min(self._flying.values(), key=lambda one: (one.end, one.position))
+        flying = self._flying.values()
+        flight = min(flying, key=_landing) if len(flying) > 1 else next(iter(flying))
         del self._flying[flight.group]
         self.landed[flight.position] = flight
         if queue := self._queues.get(flight.group):
@@ -97,7 +103,7 @@ class Streams:
                 for link, share in flight.shares.items():
                     load[link] = load.get(link, 0.0) + share
         for flight in self._flying.values():
-            rate = 1.0 / max(1.0, *(load.get(link, 0.0) for link in flight.shares)) if flight.shares else 1.0
+            rate = 1.0 / max(1.0, *(load.get(link, 0.0) for link in flight.shares)) if load and flight.shares else 1.0
             if rate != flight.rate:
                 flight.end = time + (flight.end - time) * flight.rate / rate
                 flight.rate = rate
