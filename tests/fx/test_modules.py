@@ -67,6 +67,19 @@ def test_it_shares_the_parameters_of_the_module_that_it_came_from() -> None:
     assert [id(parameter) for parameter in lowered.parameters()] == [id(parameter) for parameter in module.parameters()]
 
 
+def test_a_pause_of_the_collector_leaves_frozen_objects_frozen() -> None:
+    one: list[object] = []  # watched by itself: how many objects are frozen changes as others are freed
+    try:
+        gc.freeze()
+        with no_collection():
+            pass
+        assert not any(known is one for known in gc.get_objects()), "frozen objects are not listed"
+        gc.unfreeze()
+        assert any(known is one for known in gc.get_objects())
+    finally:
+        gc.unfreeze()
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_garbage_collector_is_left_as_it_was(enabled: bool) -> None:
     was = gc.isenabled()

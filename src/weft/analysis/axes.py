@@ -93,7 +93,7 @@ class Rows:
 
     def tensors(self, op: Op) -> list[tuple[str, TensorSpec]]:
         """The tensors that an op is given, in order, each once."""
-        names = dict.fromkeys(ref.name for ref in op.refs())
+        names = dict.fromkeys(op.given)
         return [(name, spec) for name in names if (spec := self.of(name)) is not None]
 
     def full(self, spec: TensorSpec, axis: Axis) -> tuple[int, ...] | None:
@@ -113,7 +113,7 @@ class Rows:
         """Where the rows might be in a result: in a dimension of which they are a part."""
         if op.target == "aten.slice.Tensor":
             yield axis  # as it was, or shorter
-            given = self.of(op.refs()[0].name)
+            given = self.of(op.given[0])
             if given is not None and axis.dim < len(made.shape):
                 was, now = given.shape[axis.dim], made.shape[axis.dim]
                 if isinstance(was, int) and isinstance(now, int) and now < was:
@@ -146,7 +146,7 @@ def _elementwise(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | No
 
 
 def _same(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
-    return {op.refs()[0].name: axis} if len(op.refs()) == 1 else None
+    return {op.given[0]: axis} if len(op.given) == 1 else None
 
 
 def _viewed(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
@@ -215,7 +215,7 @@ def _sliced(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
     """Along another dimension, or no more than what is at the end of this one."""
     (name, spec) = rows.tensors(op)[0]
     dim, first, _, step = (*op.args[1:], *(None,) * 4)[:4]
-    if len(op.refs()) != 1 or not isinstance(dim, int | None) or step not in (1, None):
+    if len(op.given) != 1 or not isinstance(dim, int | None) or step not in (1, None):
         return None
     if (dim or 0) % len(spec.shape) != axis.dim:
         return {name: axis}
@@ -239,7 +239,7 @@ def _split(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
 
 def _taken(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
     """One of several results that have the same rows at the same place."""
-    return {op.refs()[0].name: axis}
+    return {op.given[0]: axis}
 
 
 def _concatenated(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
@@ -255,7 +255,7 @@ def _concatenated(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | N
         if not isinstance(size, int) or size % (rows.size * axis.inner):
             return None
         found[name] = replace(axis, outer=size // (rows.size * axis.inner))
-    return found if len(op.refs()) == len(found) else None
+    return found if len(op.given) == len(found) else None
 
 
 def _reduced(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
@@ -284,7 +284,7 @@ def _normalised(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | Non
     over = op.argument(1)
     if not isinstance(over, tuple) or axis.dim >= len(made.shape) - len(over):
         return None
-    return {op.refs()[0].name: axis}
+    return {op.given[0]: axis}
 
 
 # Matmuls: a part of the rows takes a part of the left argument, a part of the columns one of the right

@@ -68,7 +68,7 @@ def arguments(program: Program) -> Sequence[Sequence[int]]:
 def _arguments(program: Program) -> Sequence[Sequence[int]]:
     index = program.index
     return [
-        [place for ref in op.refs() if (place := index.get(ref.name, position)) < position]
+        [place for name in op.given if (place := index.get(name, position)) < position]
         for position, op in enumerate(program.ops)
     ]
 
@@ -89,14 +89,14 @@ def _accesses(program: Program) -> list[tuple[frozenset[int], frozenset[int]]]:
         traits = op.traits
         if op.comm is not None:
             sent[op.name] = _read(op, known)
-        if op.is_wait and op.name in start_of:
+        if op.name in start_of and op.is_wait:
             found.append((sent[start_of[op.name]], known.of_value(op.name)))
         elif traits.is_view:
             found.append((_NONE, _NONE))
         elif traits.views or traits.mutates or op.comm is not None:
             found.append((_read(op, known), _written(op, known)))
         else:  # nearly all that are no views
-            found.append((known.of_values([ref.name for ref in op.refs()]), _NONE))
+            found.append((known.of_values(op.given), _NONE))
     return found
 
 
@@ -106,7 +106,7 @@ _NONE: frozenset[int] = frozenset()
 def _read(op: Op, known: Storages) -> frozenset[int]:
     if op.traits.is_view:
         return _NONE
-    return known.of_values([ref.name for ref in op.refs()])
+    return known.of_values(op.given)
 
 
 def _written(op: Op, known: Storages) -> frozenset[int]:

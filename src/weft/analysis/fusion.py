@@ -28,7 +28,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from weft.analysis.dependencies import arguments, dependencies
-from weft.analysis.kernels import FUSIBLE, Kernel, input_specs, kernel, read_refs, reduced_along_rows
+from weft.analysis.kernels import FUSIBLE, Kernel, input_specs, kernel, read_names, reduced_along_rows
 from weft.ir.args import refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import Spec, TensorSpec
@@ -56,16 +56,16 @@ def _fusion(program: Program) -> Fusion:
     bases = _bases(program, shapes)
     graph = _graph(program, shapes, bases)
     _sink(graph, shapes)
-    roots = list(range(len(program)))
-    for position, found in enumerate(graph.joins):
-        for other in found if shapes[position].fusible else ():
-            if graph.levels[bases[other]] == graph.levels[position]:
-                roots[_root(roots, bases[other])] = _root(roots, position)
+    levels, roots = graph.levels, list(range(len(program)))
+    fusible = [position for position, shape in enumerate(shapes) if shape.fusible]
+    for position in fusible:
+        root = _root(roots, position)
+        for other in graph.joins[position]:
+            if levels[bases[other]] == levels[position]:
+                roots[_root(roots, bases[other])] = root
     together: dict[int, list[int]] = {}
-    written = _written(program, shapes, bases)
-    for position, shape in enumerate(shapes):
-        if shape.fusible or position in written:
-            together.setdefault(_root(roots, position), []).append(position)
+    for position in sorted({*fusible, *_written(program, shapes, bases)}):
+        together.setdefault(_root(roots, position), []).append(position)
     region = [-1] * len(program)
     members = []
     for number, positions in enumerate(together.values()):
@@ -94,13 +94,21 @@ class _Shape:
     def of(program: Program, op: Op) -> _Shape:
         kind = kernel(op, input_specs(program, op) if op.traits.copies else ())
         if kind not in FUSIBLE:
-            is_view = kind is Kernel.FREE and bool(op.traits.views) and not (op.is_wait or op.is_start)
-            return _Shape(kind, False, is_view, 0, 0, 0)
+            if kind is not Kernel.FREE:
+                return _GENERATED if kind is Kernel.GENERATED else _ALONE
+            return _VIEW if op.traits.views and op.comm is None and not op.is_wait else _FREE
         gives = enters = leaves = _elements(op.out)
         if (kind is Kernel.REDUCTION or kind is Kernel.ROWS) and (inputs := input_specs(program, op)):
             enters = inputs[0].count
             leaves = enters if kind is Kernel.ROWS or reduced_along_rows(op, inputs[0]) else gives
         return _Shape(kind, True, False, gives, enters, leaves)
+
+
+# Most ops: they have nothing of their own to tell.
+_VIEW = _Shape(Kernel.FREE, False, True, 0, 0, 0)
+_FREE, _GENERATED, _ALONE = [
+    _Shape(kind, False, False, 0, 0, 0) for kind in (Kernel.FREE, Kernel.GENERATED, Kernel.ALONE)
+]
 
 
 def _elements(results: Sequence[Spec]) -> int:
@@ -176,11 +184,13 @@ def _joins(position: int, used: Sequence[int], shapes: Sequence[_Shape], bases: 
 def _bases(program: Program, shapes: Sequence[_Shape]) -> list[int]:
     """For each op, the position of what it is a view of, through any number of views; its own if it is none."""
     index = program.index
-    bases: list[int] = []
-    for position, (op, shape) in enumerate(zip(program.ops, shapes, strict=True)):
-        seen = refs(op.argument(op.traits.views[0])) if shape.is_view else ()
+    bases = list(range(len(program)))
+    for position in [position for position, shape in enumerate(shapes) if shape.is_view]:
+        op = program.ops[position]
+        seen = refs(op.argument(op.traits.views[0]))
         place = index.get(seen[0].name, position) if seen else position
-        bases.append(bases[place] if place < position else position)
+        if place < position:
+            bases[position] = bases[place]
     return bases
 
 
@@ -212,8 +222,8 @@ def _written(program: Program, shapes: Sequence[_Shape], bases: Sequence[int]) -
     index = program.index
     names = [ref.name for output in program.outputs for ref in refs(output)]
     for op, shape in zip(program.ops, shapes, strict=True):
-        if op.is_start or shape.kind is Kernel.ALONE:
-            names += [ref.name for ref in read_refs(op)]
+        if op.comm is not None or shape.kind is Kernel.ALONE:
+            names += read_names(op)
     found = {bases[index[name]] for name in names if name in index}
     return {place for place in found if shapes[place].kind is Kernel.GENERATED}
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from weft.analysis.dependencies import Kind, dependencies
-from weft.analysis.kernels import KERNELS, Kernel, only_moves, read_refs
+from weft.analysis.kernels import KERNELS, Kernel, only_moves, read_names
 from weft.analysis.storages import storages
 from weft.analysis.traffic import total_bytes
 from weft.analysis.windows import windows
@@ -82,15 +82,15 @@ def _scaled(program: Program, op: Op, ranks: int) -> bool:
 
 
 def _factors_before(program: Program, op: Op) -> Iterator[float]:
-    read = read_refs(op)
-    while len(read) == 1 and read[0].name in program:
-        op = program[read[0].name]
+    read = read_names(op)
+    while len(read) == 1 and read[0] in program:
+        op = program[read[0]]
         factor = scaling(op)
         if factor is None and not only_moves(op):
             return
         if factor is not None:
             yield factor
-        read = read_refs(op)
+        read = read_names(op)
 
 
 def _factors_behind(program: Program, op: Op) -> Iterator[float]:
@@ -122,7 +122,7 @@ def _users(program: Program) -> list[list[int]]:
     """Who uses what each op makes, by its name or through the memory that it writes."""
     users: list[list[int]] = [[] for _ in program.ops]
     for position, op in enumerate(program.ops):
-        for name in {ref.name for ref in read_refs(op) if ref.name in program}:
+        for name in {name for name in read_names(op) if name in program}:
             users[program.index[name]].append(position)
     for earlier, later, kind in dependencies(program).order:
         if kind is Kind.MUTATION and program.ops[earlier].traits.mutates:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from weft.ir.args import Ref, refs
+from weft.ir.args import refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import ScalarSpec, TensorSpec, row_major
 
@@ -44,7 +44,7 @@ def kernel(op: Op, inputs: tuple[TensorSpec, ...]) -> Kernel:
 def input_specs(program: Program, op: Op) -> tuple[TensorSpec, ...]:
     """The specs of an op's tensor arguments, in order; values that are not defined are left out."""
     index, ops = program.index, program.ops
-    made = [ops[index[ref.name]].out for ref in op.refs() if ref.name in index]
+    made = [ops[index[name]].out for name in op.given if name in index]
     return tuple([spec for out in made for spec in out if isinstance(spec, TensorSpec)])
 
 
@@ -53,13 +53,13 @@ def only_moves(op: Op) -> bool:
     return op.traits.is_view or op.traits.copies or op.target in MOVES
 
 
-def read_refs(op: Op) -> tuple[Ref, ...]:
-    """The arguments whose elements an op reads, in order: some are only overwritten, or asked for their shape."""
+def read_names(op: Op) -> tuple[str, ...]:
+    """The values whose elements an op reads, in order: some are only overwritten, or asked for their shape."""
     if op.target not in UNREAD:
-        return op.refs()
+        return op.given
     unread = UNREAD[op.target]
     given = [arg for place, arg in enumerate(op.args) if place not in unread]
-    return tuple(ref for arg in (*given, *op.kwargs.values()) for ref in refs(arg))
+    return tuple(ref.name for arg in (*given, *op.kwargs.values()) for ref in refs(arg))
 
 
 def reduced_along_rows(op: Op, spec: TensorSpec) -> bool:

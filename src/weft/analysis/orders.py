@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import is_
 
-from weft.analysis.dependencies import dependencies
+from weft.analysis.dependencies import arguments, dependencies
 from weft.analysis.reordering import Reordering, unknown
-from weft.ir.program import Program
+from weft.ir.program import Op, Program
 
 
 def reordered(program: Program, order: Sequence[int]) -> Program:
@@ -48,6 +49,23 @@ def note_order(program: Program, made: Program, order: Sequence[int]) -> None:
         made.know(unknown, first)
 
 
+def note_likely(program: Program, made: Program) -> None:
+    """Tell that `program` is likely to be brought into the order of `made`, of which much is known by then."""
+    likely: Program | None = made
+    program.know(_likely, likely)
+
+
+def known_as(program: Program, ops: Sequence[Op]) -> Program | None:
+    """The Program that `note_likely` told of, if it has these very ops in this order."""
+    made = program.fact(_likely)
+    same = made is not None and len(made) == len(ops) and all(map(is_, made.ops, ops))
+    return made if same else None
+
+
+def _likely(program: Program) -> Program | None:
+    return None
+
+
 def _keeps_dependencies(how: Reordering) -> bool:
     place = how.place
     for position, earlier in zip(place, dependencies(how.original).before, strict=True):
@@ -64,6 +82,4 @@ def _is_plain(program: Program) -> bool:
     fetched = [op.argument(0) for op in program.ops if op.target == "get_attr"]
     if len(index) != len(program) or len(set(fetched)) != len(fetched):
         return False
-    end = len(program)
-    uses = ((position, ref.name) for position, op in enumerate(program.ops) for ref in op.refs())
-    return all(index.get(name, end) < position for position, name in uses)
+    return all(len(places) == len(op.given) for places, op in zip(arguments(program), program.ops, strict=True))

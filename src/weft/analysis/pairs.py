@@ -44,7 +44,7 @@ def _pairs(program: Program) -> Pairs:
     for op in program.ops:
         if not op.traits.views and op.comm is None:
             continue  # most ops have no part in this
-        if op.is_start:
+        if op.comm is not None:
             start_of[op.name] = op.name
             waits[op.name] = []
         elif op.is_wait:

@@ -61,8 +61,8 @@ def _uses(program: Program) -> Sequence[Sequence[int]]:
     all_of = storages(program).all_of
     found: list[list[int]] = [[] for _ in storages(program).maker]
     for position, op in enumerate(program.ops):
-        for ref in op.refs():
-            for storage in all_of.get(ref.name, ()):
+        for name in op.given:
+            for storage in all_of.get(name, ()):
                 found[storage].append(position)
     return found
 
@@ -99,8 +99,10 @@ def _shared(op: Op, of: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[tupl
     if op.target == "getitem":
         return (_element(op, of),)
     bases = [op.argument(key) for key in op.traits.views]
-    if len(bases) == 1 and isinstance(bases[0], Ref) and len(op.out) == len(of.get(bases[0].name, ())) == 1:
-        return of[bases[0].name]  # nearly all: one tensor, seen otherwise
+    if len(bases) == 1 and isinstance(bases[0], Ref):
+        results = of.get(bases[0].name, ())
+        if len(op.out) == len(results) == 1:
+            return results  # nearly all: one tensor, seen otherwise
     if len(bases) == 1 and isinstance(bases[0], tuple) and len(bases[0]) == len(op.out):
         return tuple(_touched(item, of) for item in bases[0])  # a list in, a list out, item by item
     together = tuple(sorted({storage for base in bases for storage in _touched(base, of)}))

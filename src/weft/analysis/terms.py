@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from weft.analysis.storages import storages
 from weft.analysis.term_table import Table
-from weft.ir.args import Arg, Ref, map_leaves
+from weft.ir.args import Ref
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
 
@@ -57,8 +57,8 @@ class _Walk:
         for op in self._program.ops:
             if len(op.out) == 1:
                 self._of[op.name] = self._term(op)
-            for place in self._places(op):
-                self._writer[place] = self._name(op)
+            if op.traits.mutates:
+                self._writer.update(dict.fromkeys(self._places(op), self._name(op)))
         return Terms(self._of, self._sent)
 
     def _places(self, op: Op) -> frozenset[int]:
@@ -69,7 +69,7 @@ class _Walk:
 
     def _term(self, op: Op) -> int:
         found = None
-        if op.is_start:
+        if op.comm is not None:
             found = self._collective(op)
         elif op.target == "getitem":
             found = self._taken(op)
@@ -115,7 +115,7 @@ class _Walk:
 
     def _moved(self, op: Op) -> int | None:
         """Of an op that only moves the elements of one tensor, or casts them."""
-        names = {ref.name for ref in op.refs()}
+        names = {*op.given}
         value = op.args[0] if op.args else None
         if len(names) != 1 or not isinstance(value, Ref) or op.target in _OF_LAYOUT:
             return None
@@ -130,8 +130,8 @@ class _Walk:
             return term
         if op.target == "aten.slice.Tensor":
             return self._sliced(op, term, given)
-        literals = repr([map_leaves(arg, _hidden) for arg in (*op.args, *op.kwargs.values())])
-        return self._table.term(op.target, literals, tuple(op.kwargs), made.dtype, term, given.shape, made.shape)
+        literals = (op.args[1:], tuple(op.kwargs.items()))
+        return self._table.term(op.target, literals, made.dtype, term, given.shape, made.shape)
 
     def _added(self, op: Op) -> int | None:
         """Of the sum of two tensors of one type."""
@@ -195,7 +195,3 @@ class _Walk:
 
 _NONE: frozenset[int] = frozenset()
 _GROUP = frozenset(["group"])  # an object that says what `comm` says
-
-
-def _hidden(leaf: Arg) -> Arg:
-    return Ref("") if isinstance(leaf, Ref) else leaf

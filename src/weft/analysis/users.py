@@ -15,6 +15,8 @@ def users(program: Program) -> Mapping[str, Sequence[Op]]:
 def _users(program: Program) -> Mapping[str, Sequence[Op]]:
     found: dict[str, list[Op]] = {op.name: [] for op in program.ops}
     for op in program.ops:
-        for name in dict.fromkeys([ref.name for ref in op.refs()]):
-            found[name].append(op)
+        for name in op.given:
+            known = found[name]
+            if not known or known[-1] is not op:  # it may be given a value twice
+                known.append(op)
     return found

@@ -13,11 +13,12 @@ x does not move up (`ready` is its own place), and y stands before the place whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from weft.analysis.dependencies import Kind, accesses, dependencies
-from weft.analysis.kernels import KERNELS, Kernel, only_moves, read_refs
+from weft.analysis.kernels import KERNELS, Kernel, only_moves, read_names
 from weft.analysis.pairs import pairs
 from weft.analysis.storages import storages
 from weft.ir.program import Op, Program
@@ -71,7 +72,7 @@ def _windows(program: Program) -> Mapping[str, Window]:
     after = dependencies(program).after()
     waits = pairs(program).waits
     overwritten = _overwritten(program)
-    owner = _owners(program)
+    owner = _owners(program, after)
     families: dict[int, list[int]] = {}
     for position, start in owner.items():
         families.setdefault(start, []).append(position)
@@ -121,25 +122,34 @@ def _overwritten(program: Program) -> Mapping[str, int]:
     return found
 
 
-def _owners(program: Program) -> dict[int, int]:
-    """For each op of the family of a start, and for the start itself, the position of the start."""
+def _owners(program: Program, after: Sequence[Sequence[int]]) -> dict[int, int]:
+    """For each op of the family of a start, and for the start itself, the position of the start; in program order."""
     owner: dict[int, int] = {}
     start_of: dict[str, int] = {}  # the same by name
-    for position, op in enumerate(program.ops):
+    todo = [position for position, op in enumerate(program.ops) if op.comm is not None]  # it rises, so it is a heap
+    reached = {*todo}  # most ops are not: they have nothing to do with any start
+    while todo:
+        position = heappop(todo)
+        op = program.ops[position]
         start = position if op.comm is not None else _led_by(op, start_of)
-        if start is not None:
-            owner[position] = start_of[op.name] = start
+        if start is None:
+            continue
+        owner[position] = start_of[op.name] = start
+        for later in after[position]:
+            if later not in reached:
+                reached.add(later)
+                heappush(todo, later)
     return owner
 
 
 def _led_by(op: Op, start_of: Mapping[str, int]) -> int | None:
     """The start whose family an op belongs to: it reads nothing but what is of that family."""
     # Who copies into a buffer may go wherever the numbers go; whoever else uses the buffer is one who uses them.
-    read = read_refs(op)
-    start = start_of.get(read[0].name) if read else None
+    read = read_names(op)
+    start = start_of.get(read[0]) if read else None
     if start is None or not _follows(op):
         return None
-    return start if all(start_of.get(ref.name) == start for ref in read) else None
+    return start if all(start_of.get(name) == start for name in read) else None
 
 
 def _follows(op: Op) -> bool:
@@ -155,8 +165,8 @@ def _prelude(program: Program, position: int, after: list[list[int]], owner: Map
     moving = {position}
     todo = [position]
     while todo:
-        for ref in program.ops[todo.pop()].refs():
-            place = program.index.get(ref.name)
+        for name in program.ops[todo.pop()].given:
+            place = program.index.get(name)
             if place is None or place in moving or place in owner or not only_moves(program.ops[place]):
                 continue
             if moving.issuperset(after[place]):

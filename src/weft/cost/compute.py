@@ -33,8 +33,12 @@ def op_us(device: Device, op: Op, inputs: Inputs) -> float:
 
 def known(op: Op) -> bool:
     """Whether the time of an op is more than a guess from its bytes."""
-    priced = op.target in KERNELS or op.target in ESTIMATES or op.target in FUSED
-    return priced or kernel(op, ()) is Kernel.FREE
+    return priced(op.target) or kernel(op, ()) is Kernel.FREE
+
+
+def priced(target: str) -> bool:
+    """Whether there is more to say of a target than how many bytes it moves."""
+    return target in KERNELS or target in ESTIMATES or target in FUSED
 
 
 def by_bytes(device: Device, op: Op, inputs: Inputs) -> float:

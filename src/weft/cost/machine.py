@@ -102,9 +102,12 @@ class Machine:
         """How long b matmuls m×k by k×n take, launch included. `dtype` is that of the factors.
 
         By the measured surface, or by that of the dtype with the nearest peak, its arithmetic scaled. Never faster than
-        the peak rate or the memory permits.
+        the peak rate or the memory permits. The layers of a model ask for the same ones again and again.
         """
-        return max(self._surface_us(dtype, b > 1, (b, m, n, k)), self._limit_us(dtype, b, m, n, k))
+        key = dtype, b, m, n, k
+        if key not in self._matmuls:
+            self._matmuls[key] = max(self._surface_us(dtype, b > 1, (b, m, n, k)), self._limit_us(dtype, b, m, n, k))
+        return self._matmuls[key]
 
     def matmul_pieces_us(self, dtype: str, b: int, m: int, n: int, k: int) -> float:
         """How long they take at least, all together, if they are cut into pieces; those of a batch may be single."""
@@ -126,6 +129,11 @@ class Machine:
     def said_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float | None:
         """Nobody measured single ops that are fused: a machine knows their bytes only."""
         return None
+
+    @cached_property
+    def _matmuls(self) -> dict[tuple[str, int, int, int, int], float]:
+        """The times of those that were asked for."""
+        return {}
 
     # Communication
 

@@ -17,7 +17,7 @@ from weft.analysis.fusion import Fusion, fusion
 from weft.analysis.kernels import Kernel, input_specs, kernel
 from weft.analysis.reordering import reordering
 from weft.analysis.traffic import total_bytes
-from weft.cost.compute import known
+from weft.cost.compute import known, priced
 from weft.cost.machine import Machine
 from weft.cost.model import CostModel, HardwareModel
 from weft.cost.regions import Regions
@@ -60,6 +60,12 @@ def prices(program: Program, cost: CostModel) -> Prices:
     return program.fact(_PricesOn(cost)) if isinstance(cost, Machine) else _prices(program, cost)
 
 
+def note_prices(program: Program, cost: CostModel, priced: Prices) -> None:
+    """Tell what `prices` would find: of ops whose prices are known from another Program."""
+    if isinstance(cost, Machine):
+        program.know(_PricesOn(cost), priced)
+
+
 @dataclass(frozen=True, eq=False)
 class OnMachine:
     """An analysis that asks a machine. It is the same one for the very same machine: to compare all figures of two
@@ -96,10 +102,10 @@ def _prices(program: Program, cost: CostModel) -> Prices:
     for position, share in _fused(program, hardware, fused):
         us[position] += share
     slowdown = _checked(hardware.compute_slowdown, "compute_slowdown", least=1.0)
-    doubtful = [
-        op for op, kind in zip(program.ops, fused.kinds, strict=True) if kind is not Kernel.FREE or op.traits.copies
-    ]
-    unknown = Counter([op.target for op in doubtful if not known(op)])
+    strange = {target for target in {op.target for op in program.ops} if not priced(target)}
+    doubtful = [(op, kind) for op, kind in zip(program.ops, fused.kinds, strict=True) if op.target in strange]
+    runs = [op for op, kind in doubtful if kind is not Kernel.FREE or op.traits.copies]
+    unknown = Counter([op.target for op in runs if not known(op)])
     return Prices(tuple(us), comm_us, links, slowdown, dict(sorted(unknown.items())))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.analysis.fusion import Fusion
-from weft.analysis.kernels import INDEXED, Kernel, read_refs
+from weft.analysis.kernels import INDEXED, Kernel, read_names
 from weft.analysis.storages import storages
 from weft.cost.sizes import total, touched_bytes
 from weft.ir.args import refs
@@ -26,12 +26,11 @@ class Regions:
         self._home = [fused.region[maker] for maker in known.maker]
         self._generated = [fused.kinds[maker] is Kernel.GENERATED for maker in known.maker]
         # Of the storages that a result may be, the first stands for all.
-        self._of: Mapping[str, Sequence[int]] = {
-            name: all_of if len(all_of) == len(results) == 1 else [result[0] if result else -1 for result in results]
-            for (name, results), all_of in zip(known.of.items(), known.all_of.values(), strict=True)
-        }
+        several = {name: results for name, results in known.of.items() if len(results) != 1 or len(results[0]) != 1}
+        firsts = {name: [result[0] if result else -1 for result in results] for name, results in several.items()}
+        self._of: Mapping[str, Sequence[int]] = {**known.all_of, **firsts}
         self._stays = self._storages_that_stay(program)
-        self._touched: dict[str, list[int]] = {}  # by each result of an op that was asked for
+        self._touched: dict[str, list[tuple[int, int]]] = {}  # by each value that was asked for
 
     def moved(self, number: int) -> list[int]:
         """For each member of a region, in their order, the bytes that it is the first to move."""
@@ -45,46 +44,49 @@ class Regions:
         return found
 
     def _read(self, op: Op, number: int, left: dict[int, int], seen: set[str]) -> int:
-        nbytes = 0
-        for place, ref in enumerate(read_refs(op)):
-            if ref.name in seen or ref.name not in self._of:
+        nbytes, home, generated, indexed = 0, self._home, self._generated, INDEXED.get(op.target)
+        for place, name in enumerate(read_names(op)):
+            if name in seen:
                 continue
-            seen.add(ref.name)
-            for wanted, storage in zip(self._bytes_of(ref.name), self._of[ref.name], strict=True):
-                if storage < 0 or self._home[storage] == number or self._generated[storage]:
-                    continue
-                if INDEXED.get(op.target) == place:
-                    wanted = min(wanted, total(op.out))
-                nbytes += _take(left, storage, wanted, self._nbytes[storage])
+            seen.add(name)
+            for storage, wanted in self._parts(name):
+                if home[storage] != number and not generated[storage]:
+                    wanted = wanted if indexed != place else min(wanted, total(op.out))
+                    nbytes += _take(left, storage, wanted, self._nbytes[storage])
         return nbytes
 
     def _written(self, op: Op, number: int, left: dict[int, int]) -> int:
-        nbytes = 0
-        for wanted, storage in zip(self._bytes_of(op.name), self._of[op.name], strict=True):
-            if storage >= 0 and not (self._home[storage] == number and self._stays[storage]):
+        nbytes, home, stays = 0, self._home, self._stays
+        for storage, wanted in self._parts(op.name):
+            if not (stays[storage] and home[storage] == number):
                 nbytes += _take(left, storage, wanted, self._nbytes[storage])
         return nbytes
 
-    def _bytes_of(self, name: str) -> list[int]:
-        if name not in self._touched:
-            self._touched[name] = [touched_bytes(spec) for spec in self._ops[self._index[name]].out]
-        return self._touched[name]
+    def _parts(self, name: str) -> list[tuple[int, int]]:
+        """The storages of a value, each with the bytes of it that the value has; nothing of one that is not defined."""
+        found = self._touched.get(name)
+        if found is None:
+            out = self._ops[self._index[name]].out if name in self._of else ()
+            parts = zip(self._of.get(name, ()), out, strict=True)
+            found = self._touched[name] = [(storage, touched_bytes(spec)) for storage, spec in parts if storage >= 0]
+        return found
 
     def _storages_that_stay(self, program: Program) -> list[bool]:
         """For each storage, whether it is read, and only in the region that makes it."""
-        inside = [False] * len(self._home)
-        outside = [False] * len(self._home)
+        of, home, kinds, region = self._of, self._home, self._fused.kinds, self._fused.region
+        inside = [False] * len(home)
+        outside = [False] * len(home)
         for position, op in enumerate(program.ops):
-            if self._fused.kinds[position] is Kernel.FREE and not op.is_start:
+            if kinds[position] is Kernel.FREE and op.comm is None:
                 continue
-            number = self._fused.region[position]
-            for ref in read_refs(op):
-                for storage in self._of.get(ref.name, ()):
+            number = region[position]
+            for name in read_names(op):
+                for storage in of.get(name, ()):
                     if storage >= 0:
-                        (inside if self._home[storage] == number else outside)[storage] = True
+                        (inside if home[storage] == number else outside)[storage] = True
         for output in program.outputs:
             for ref in refs(output):
-                for storage in self._of.get(ref.name, ()):
+                for storage in of.get(ref.name, ()):
                     outside[storage] = True
         return [read and not left for read, left in zip(inside, outside, strict=True)]
 

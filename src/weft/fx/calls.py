@@ -47,7 +47,7 @@ class CallTraits:
             if not isinstance(node.target, OpOverload):
                 return traits
             self._known[node.target] = traits
-        return _as_spelled(traits, node) if node.kwargs and (traits.views or traits.mutates) else traits
+        return as_spelled(traits, node) if node.kwargs else traits
 
     def _higher_order(self, node: Node) -> Traits:
         target = target_of(node.target)
@@ -87,8 +87,10 @@ def attribute(node: Node) -> Any:
     return value
 
 
-def _as_spelled(traits: Traits, node: Node) -> Traits:
-    """The same traits; arguments that the schema numbers are named where the node gives them by keyword."""
+def as_spelled(traits: Traits, node: Node) -> Traits:
+    """The traits of an operator; arguments that its schema numbers are named where the node gives them by keyword."""
+    if not traits.views and not traits.mutates:
+        return traits
     assert isinstance(node.target, OpOverload)
     names = [argument.name for argument in node.target._schema.arguments]
 

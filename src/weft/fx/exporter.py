@@ -153,7 +153,12 @@ class _Lowering:
 
     def update(self, node: Node, op: Op) -> Node:
         """The node that an op was, turned into what the op now is."""
-        node.op, node.target, node.args, node.kwargs = self.spelled(op)
+        kind, target, args, kwargs = self.spelled(op)
+        if (node.op, node.target) != (kind, target):  # torch looks up and notes every change
+            node.op, node.target = kind, target
+        node.args = args
+        if node.kwargs or kwargs:
+            node.kwargs = kwargs
         self.describe(node, op)
         return node
 

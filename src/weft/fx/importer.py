@@ -14,12 +14,13 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from weft.errors import GraphError
-from weft.fx.calls import CallTraits, attribute
+from weft.fx.calls import CallTraits, as_spelled, attribute
 from weft.fx.collectives import WAIT, GroupReader, Groups, is_collective, read_collective
 from weft.fx.fused import flat, is_fused, is_product_list, may_be_fused, read_fused, unpacked
 from weft.fx.literals import ArgReader
 from weft.fx.names import target_of
 from weft.fx.places import module_path, place_in
+from weft.fx.schema import function_traits
 from weft.fx.values import SpecReader
 from weft.ir.args import Arg
 from weft.ir.pause import no_collection
@@ -63,9 +64,11 @@ class _Importer:
         self.args = ArgReader(self.specs)
         self.traits = CallTraits()
         self.targets: dict[Any, str] = {}
-        self.plain: dict[Any, str] = {}  # the targets of operators that are called like any other: nearly all
+        # Of operators that are called like any other, as nearly all are: in one look-up, since torch's hash is slow.
+        self.plain: dict[Any, tuple[str, Traits]] = {}
         self.places: dict[str, str] = {}  # of stack traces
-        self.modules: dict[str, str] = {}  # of paths as torch spells them
+        self.modules: dict[str, str] = {"": ""}  # of paths as torch spells them
+        self.origins: dict[tuple[Any, ...], str] = {}  # of all that torch says of where an op comes from
         self.here = os.getcwd() + os.sep
 
     def program(self) -> Program:
@@ -88,9 +91,11 @@ class _Importer:
         if node.op == "get_attr":
             return Op(node.name, "get_attr", (str(node.target),), out=self.out(node), traits=PURE)
         if (known := self.plain.get(node.target)) is not None:
-            args = tuple(map(self.args.read, node.args))
-            kwargs = {key: self.args.read(value) for key, value in node.kwargs.items()}
-            return Op(node.name, known, args, kwargs, self.out(node), self.traits.of(node), None, self.origin(node))
+            (target, traits), read, given = known, self.args.read, node.kwargs
+            args = tuple(map(read, node.args))
+            kwargs = {key: read(value) for key, value in given.items()} if given else {}
+            traits = as_spelled(traits, node) if given else traits
+            return Op(node.name, target, args, kwargs, self.out(node), traits, None, self.origin(node))
         if is_fused(node):
             target, args, kwargs, inside = read_fused(node, self.groups, self.args.read)
             out = self.specs.specs(flat(node.meta["val"] if "val" in node.meta else _value(node)))
@@ -114,7 +119,7 @@ class _Importer:
         if function not in self.targets:
             self.targets[function] = target_of(function)
             if isinstance(function, OpOverload) and not may_be_fused(function):
-                self.plain[function] = self.targets[function]
+                self.plain[function] = self.targets[function], function_traits(function)
         return self.targets[function]
 
     def out(self, node: Node) -> tuple[Spec, ...]:
@@ -122,12 +127,14 @@ class _Importer:
 
     def origin(self, node: Node) -> str:
         """Where the user's code made it: the parameter that it serves or the path of its module, and file:line."""
-        if (served := node.meta.get("weft_serves")) is not None:
-            return f"{served} {self.place(node.meta.get('stack_trace') or '')}".strip()
-        stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-        module = self.module(next(reversed(stack.values()))[0]) if stack else ""
-        trace = node.meta.get("stack_trace")
-        return f"{module} {self.place(trace) if trace else ''}".strip()
+        meta = node.meta
+        stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack")
+        told = meta.get("weft_serves"), next(reversed(stack.values()))[0] if stack else "", meta.get("stack_trace")
+        if told not in self.origins:
+            served, path, trace = told
+            what = served if served is not None else self.module(path)
+            self.origins[told] = f"{what} {self.place(trace) if trace else ''}".strip()
+        return self.origins[told]
 
     def module(self, path: str) -> str:
         if path not in self.modules:
@@ -163,8 +170,7 @@ def _value(node: Node) -> Any:
 
 def _main_device(graph: Graph) -> str:
     """The type of the device that the graph runs on: an accelerator if any tensor lies on one."""
-    types = {value.device.type for node in graph.nodes if isinstance(value := node.meta.get("val"), torch.Tensor)} - {
-        "meta"
-    }
+    devices = {value.device for node in graph.nodes if isinstance(value := node.meta.get("val"), torch.Tensor)}
+    types = {device.type for device in devices} - {"meta"}
     others = sorted(types - {"cpu"})
     return others[0] if others else "cpu"

@@ -41,9 +41,10 @@ class ArgReader:
         """The argument that `value` is."""
         kind = type(value)
         if kind is Node:
-            if value not in self._refs:
-                self._refs[value] = Ref(value.name)
-            return self._refs[value]
+            ref = self._refs.get(value)
+            if ref is None:
+                ref = self._refs[value] = Ref(value.name)
+            return ref
         if kind in _PLAIN:
             found: Arg = value
             return found

@@ -40,13 +40,13 @@ class SpecReader:
     def __init__(self, main_device: str) -> None:
         self._main_device = main_device
         self._sizes: dict[sympy.Basic, Dim] = {}
-        self._specs: dict[tuple[Any, ...], tuple[TensorSpec]] = {}
+        self._specs: dict[tuple[Any, ...], tuple[TensorSpec]] = {}  # by what torch says, and by what that means
 
     def specs(self, value: Any) -> tuple[Spec, ...]:
         """The specs of a node's results: several for a tuple or list of values."""
-        if isinstance(value, tuple | list):
-            return tuple(self.spec(item) for item in value)
-        return self._tensor(value) if isinstance(value, torch.Tensor) else (self.spec(value),)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        return tuple(map(self.spec, value)) if isinstance(value, tuple | list) else (self.spec(value),)
 
     def spec(self, value: Any) -> Spec:
         """The spec of one value."""
@@ -69,17 +69,32 @@ class SpecReader:
         return self._size(size.node.expr, size.node.shape_env)
 
     def _tensor(self, value: torch.Tensor) -> tuple[TensorSpec]:
-        dtype = FROM_TORCH.get(value.dtype)
+        strides = value.stride() if value.layout is torch.strided else None
+        key = (value.shape, strides, value.dtype, value.device)
+        try:
+            return self._specs[key]
+        except KeyError:
+            found = self._specs[key] = self._new(*key)
+            return found
+        except TypeError:  # sizes that are symbols cannot be looked up
+            return self._new(*key)
+
+    def _new(
+        self,
+        sizes: Sequence[int | torch.SymInt],
+        steps: Sequence[int | torch.SymInt] | None,
+        given: torch.dtype,
+        where: torch.device,
+    ) -> tuple[TensorSpec]:
+        dtype = FROM_TORCH.get(given)
         if dtype is None:
-            raise GraphError(f"Weft does not know the dtype {value.dtype}")
-        strided = value.layout == torch.strided
-        shape = self._dims(value.shape)
-        strides = self._dims(value.stride()) if strided else None
-        where = value.device.type
-        key = (shape, dtype, strides, where)
+            raise GraphError(f"Weft does not know the dtype {given}")
+        shape = self._dims(sizes)
+        strides = self._dims(steps) if steps is not None else None
+        key = (shape, strides, dtype, where.type)
         if key not in self._specs:
             usual = strides is None or _is_row_major(shape, strides)
-            device = "" if where == self._main_device else where
+            device = "" if where.type == self._main_device else where.type
             self._specs[key] = (TensorSpec(shape, dtype, None if usual else strides, device),)
         return self._specs[key]
 

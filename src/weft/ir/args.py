@@ -85,23 +85,24 @@ Arg: TypeAlias = "Ref | Literal | tuple[Arg, ...] | Tuple | Slice | Dict"
 
 # A tuple, and no union: `tuple | Tuple` in a call makes a new type each time, and every op that is made asks.
 _CONTAINERS = (tuple, Tuple, Slice, Dict)
+_PLAIN = frozenset({bool, int, float, str, type(None)})  # the types of nearly all literals
 
 
 def refs(arg: Arg) -> tuple[Ref, ...]:
     """The references in an argument, left to right, with repetition."""
     if isinstance(arg, Ref):
         return (arg,)
-    return tuple(refs_in(parts(arg))) if isinstance(arg, _CONTAINERS) else ()
+    return tuple(map(Ref, names_in(parts(arg)))) if isinstance(arg, _CONTAINERS) else ()
 
 
-def refs_in(args: Iterable[Arg]) -> list[Ref]:
-    """The references in several arguments, left to right, with repetition."""
-    found: list[Ref] = []
+def names_in(args: Iterable[Arg]) -> list[str]:
+    """What the references in several arguments refer to, left to right, with repetition."""
+    found: list[str] = []
     for arg in args:
         if isinstance(arg, Ref):
-            found.append(arg)
-        elif isinstance(arg, _CONTAINERS):
-            found += refs_in(parts(arg))
+            found.append(arg.name)
+        elif type(arg) not in _PLAIN and isinstance(arg, _CONTAINERS):
+            found += names_in(parts(arg))
     return found
 
 

@@ -23,10 +23,10 @@ class Editor:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._ops: dict[str, Op] = {}
-        for op in program.ops:
-            self._claim(op)
-        self._link_all([op.name for op in program.ops])
+        self._ops = {op.name: op for op in program.ops}
+        if len(self._ops) < len(program.ops) or _END in self._ops:
+            raise ProgramError(_misnamed(program.ops))
+        self._link_all(list(self._ops))
         self._renamed: dict[str, str] = {}
         self._taken = set(self._ops)
         self._counts: dict[str, int] = {}  # of each name that was wanted more than once, the last number that it got
@@ -103,12 +103,12 @@ class Editor:
     def finish(self, stamp: str) -> Program:
         """The new Program, with `stamp` added to its history. Every value must still be defined before its use."""
         names = {name: self.survivor(name) for name in self._renamed}
-        ops = tuple(_renamed(op, names) for op in self)
+        ops = tuple([_renamed(op, names) for op in self]) if names else tuple(self)
         defined: set[str] = set()
         for op in ops:
-            for ref in op.refs():
-                if ref.name not in defined:
-                    raise ProgramError(self._undefined(op, ref))
+            for name in op.given:
+                if name not in defined:
+                    raise ProgramError(self._undefined(op, name))
             defined.add(op.name)
         outputs = tuple(rename(output, names) for output in self._program.outputs)
         for ref in (ref for output in outputs for ref in refs(output)):
@@ -118,11 +118,6 @@ class Editor:
         if outputs == was.outputs and len(ops) == len(was.ops) and all(map(is_, ops, was.ops)):
             return was.stamped(stamp)
         return replace(was, ops=ops, outputs=outputs, history=(*was.history, stamp))
-
-    def _claim(self, op: Op) -> None:
-        if not op.name or op.name in self._ops:
-            raise ProgramError(f"an op needs a name of its own; {op.name!r} is {'taken' if op.name else 'empty'}")
-        self._ops[op.name] = op
 
     def _known(self, name: str) -> str:
         if name not in self._ops:
@@ -165,15 +160,25 @@ class Editor:
         self._next[after], self._before[name] = name, after
         self._next[name], self._before[behind] = behind, name
 
-    def _undefined(self, op: Op, ref: Ref) -> str:
-        if ref.name in self._ops:
-            return f"%{op.name} ({op.target}) would come before %{ref.name}, whose value it uses"
-        return f"%{op.name} ({op.target}) would use %{ref.name}, which was removed"
+    def _undefined(self, op: Op, name: str) -> str:
+        if name in self._ops:
+            return f"%{op.name} ({op.target}) would come before %{name}, whose value it uses"
+        return f"%{op.name} ({op.target}) would use %{name}, which was removed"
+
+
+def _misnamed(ops: Iterable[Op]) -> str:
+    """What is wrong with the first name that is empty or taken."""
+    seen: set[str] = set()
+    for op in ops:
+        if not op.name or op.name in seen:
+            return f"an op needs a name of its own; {op.name!r} is {'taken' if op.name else 'empty'}"
+        seen.add(op.name)
+    return ""
 
 
 def _renamed(op: Op, names: dict[str, str]) -> Op:
-    for ref in op.refs():
-        if ref.name in names:
+    for name in op.given:
+        if name in names:
             break
     else:
         return op

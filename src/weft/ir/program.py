@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from weft.ir.args import Arg, Ref, refs_in
+from weft.ir.args import Arg, Ref, names_in
 from weft.ir.notebook import listing
 from weft.ir.printer import print_program
 from weft.ir.specs import Spec
@@ -44,7 +44,8 @@ class Op:
     """One line of a Program.
 
     `sources` names the ops of the first Program that this one stands for: the members of a bucket, the collective
-    that a chunk was cut from. It is empty on ops that were there from the beginning.
+    that a chunk was cut from. It is empty on ops that were there from the beginning. `given` names the values among
+    the arguments, in order, with repetition.
 
     A collective that an op carries out together with a matmul is `inside` it: such an op is synchronous. There is no
     wait, and `comm` stays empty.
@@ -60,11 +61,11 @@ class Op:
     origin: str = ""
     sources: tuple[str, ...] = ()
     inside: Collective | None = None
-    _refs: tuple[Ref, ...] = field(init=False, repr=False, compare=False)
+    given: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        found = refs_in((*self.args, *self.kwargs.values()) if self.kwargs else self.args)
-        object.__setattr__(self, "_refs", tuple(found))  # every analysis asks, and an op never changes
+        found = names_in((*self.args, *self.kwargs.values()) if self.kwargs else self.args)
+        object.__setattr__(self, "given", tuple(found))  # every analysis asks, and an op never changes
 
     @property
     def is_start(self) -> bool:
@@ -90,8 +91,8 @@ class Op:
         return bool(traits.mutates) or traits.random or traits.communicates or traits.barrier
 
     def refs(self) -> tuple[Ref, ...]:
-        """The values that it is given, in order, with repetition."""
-        return self._refs
+        """The values that it is given, in order, with repetition; `given` has their names."""
+        return tuple(map(Ref, self.given))
 
     def argument(self, key: int | str) -> Arg:
         """The argument at a position or under a keyword; None where it was left out."""

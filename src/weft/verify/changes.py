@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 
 from weft.analysis.dependencies import Kind, dependencies
 from weft.ir.args import Arg, refs
@@ -41,12 +41,12 @@ def outputs_kept(change: Change) -> Iterator[tuple[str, str]]:
 
 def arguments_kept(change: Change) -> Iterator[tuple[str, str]]:
     """An op that is still there does the same to the same values. One that says what it stands for is another op."""
-    before, after, heirs = change.before, change.after, change.heirs
-    for op in after.ops:
-        place = before.index.get(op.name)
-        if place is None or before.ops[place] is op:
+    before, heirs = change.before, change.heirs
+    known = {*map(id, before.ops)}
+    for op in [op for op in change.after.ops if id(op) not in known]:  # an op never changes
+        if op.name not in before:
             continue
-        old = before.ops[place]
+        old = before[op.name]
         if op.sources == old.sources and not _does_the_same(old, op, heirs):
             said = old.collective
             ranks = "" if said is None or said == op.collective else f" (ranks {list(said.group.ranks)})"
@@ -56,16 +56,16 @@ def arguments_kept(change: Change) -> Iterator[tuple[str, str]]:
 def random_order(change: Change) -> Iterator[tuple[str, str]]:
     """Random ops draw the same numbers in the same order, and none is lost or added."""
     yield from _order_kept(change, Kind.RANDOM, "draw random numbers")
-    yield from _not_lost(change, "draws random numbers", lambda op: op.traits.random)
-    yield from _not_added(change, "draws random numbers", lambda op: op.traits.random)
+    yield from _not_lost(change, "draws random numbers", [op for op in change.before.ops if op.traits.random])
+    yield from _not_added(change, "draws random numbers", [op for op in change.after.ops if op.traits.random])
     yield from _drawn_alike(change)
 
 
 def barriers(change: Change) -> Iterator[tuple[str, str]]:
     """Nothing crosses a barrier, and none is lost or added."""
     yield from _order_kept(change, Kind.BARRIER, "are kept apart by a barrier")
-    yield from _not_lost(change, "is a barrier", lambda op: op.traits.barrier)
-    yield from _not_added(change, "is a barrier", lambda op: op.traits.barrier)
+    yield from _not_lost(change, "is a barrier", [op for op in change.before.ops if op.traits.barrier])
+    yield from _not_added(change, "is a barrier", [op for op in change.after.ops if op.traits.barrier])
 
 
 def _drawn_alike(change: Change) -> Iterator[tuple[str, str]]:
@@ -82,7 +82,7 @@ def _does_the_same(old: Op, new: Op, heirs: Heirs) -> bool:
         return False
     if (old.comm, old.inside) != (new.comm, new.inside):
         return False
-    if list(map(_type, old.out)) != list(map(_type, new.out)):
+    if old.out is not new.out and list(map(_type, old.out)) != list(map(_type, new.out)):
         return False
     if len(old.args) != len(new.args):
         return False
@@ -115,13 +115,13 @@ def _order_kept(change: Change, kind: Kind, why: str) -> Iterator[tuple[str, str
             yield culprit, f"%{one.name} must stay before %{other.name}: they {why}"
 
 
-def _not_lost(change: Change, what: str, matters: Callable[[Op], bool]) -> Iterator[tuple[str, str]]:
-    for op in change.before.ops:
-        if matters(op) and not change.heirs.of(op.name):
+def _not_lost(change: Change, what: str, ops: Iterable[Op]) -> Iterator[tuple[str, str]]:
+    for op in ops:
+        if not change.heirs.of(op.name):
             yield "", f"%{op.name} ({op.target}) {what}, and is gone"
 
 
-def _not_added(change: Change, what: str, matters: Callable[[Op], bool]) -> Iterator[tuple[str, str]]:
-    for op in change.after.ops:
-        if matters(op) and not change.heirs.origins(op):
+def _not_added(change: Change, what: str, ops: Iterable[Op]) -> Iterator[tuple[str, str]]:
+    for op in ops:
+        if not change.heirs.origins(op):
             yield op.name, f"%{op.name} ({op.target}) {what}, and was not there before"

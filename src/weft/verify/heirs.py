@@ -17,18 +17,21 @@ class Heirs:
     def __init__(self, before: Program, after: Program) -> None:
         self._before, self._after = before, after
         self._made_from, self._stood_for = _by_source(after.ops), _by_source(before.ops)
-        self._origins = {op.name: self._origins_of(op) for op in after.ops}
-        self.new = frozenset([name for name, found in self._origins.items() if not found])  # they stand for nobody
+        self._origins: dict[str, tuple[str, ...]] = {}  # those that were asked for
+        unknown = after.index.keys() - before.index.keys()
+        self.new = frozenset([name for name in unknown if not self.origins(after[name])])  # they stand for nobody
 
     def of(self, name: str) -> tuple[str, ...]:
         """The ops of `after` that the op `name` of `before` lives on in; none if it is gone."""
-        if name in self._origins:
+        if name in self._after.index:
             return (name,)
         known = identity(self._before[name])
         return tuple(dict.fromkeys(heir for source in known for heir in self._made_from.get(source, ())))
 
     def origins(self, op: Op) -> tuple[str, ...]:
         """The ops of `before` that an op of `after` stands for; none if it is new."""
+        if op.name not in self._origins:
+            self._origins[op.name] = self._origins_of(op)
         return self._origins[op.name]
 
     def unchanged(self, op: Op) -> bool:

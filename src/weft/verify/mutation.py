@@ -116,8 +116,10 @@ def _left(writer: str) -> str:
 def _not_shared(views: _Views) -> Iterator[tuple[str, str]]:
     """A value that stands for one with memory of its own does not share the memory of another that is written."""
     written = {place for places in views.now.written.values() for place in places}
-    for op in views.after.ops:
-        if op.name in views.before.index or not (origins := views.heirs.origins(op)):
+    index = views.after.index
+    for name in sorted(index.keys() - views.before.index.keys(), key=index.__getitem__):
+        op = views.after[name]
+        if not (origins := views.heirs.origins(op)):
             continue
         home = frozenset[int]().union(*(views.was.layout.places(origin) for origin in origins))
         other = views.now.layout.places(op.name) - home

@@ -12,6 +12,7 @@ from weft.ir.program import Op, Program
 from weft.ir.targets import FUSED, STARTS
 from weft.ir.text import counted
 
+_COLLECTIVES = frozenset({*STARTS, *FUSED})
 _REDUCING = ("reduce_scatter", "all_reduce")
 
 
@@ -31,12 +32,12 @@ def defined_before_use(program: Program) -> Iterator[tuple[str, str]]:
     circle: Mapping[str, int] = {}
     index, nowhere = program.index, len(program)
     for position, op in enumerate(program.ops):
-        for ref in op.refs():
-            if index.get(ref.name, nowhere) >= position:
+        for name in op.given:
+            if index.get(name, nowhere) >= position:
                 break
         else:
             continue
-        for name in dict.fromkeys(ref.name for ref in op.refs()):
+        for name in dict.fromkeys(op.given):
             place = program.index.get(name)
             if place is None:
                 yield op.name, f"%{op.name} uses %{name}, which is defined nowhere"
@@ -54,7 +55,7 @@ def defined_before_use(program: Program) -> Iterator[tuple[str, str]]:
 
 def _circles(program: Program) -> Mapping[str, int]:
     """A number for each op; those that use each other's values, through whatever ops, have the same."""
-    uses = {op.name: [ref.name for ref in op.refs() if ref.name in program] for op in program.ops}
+    uses = {op.name: [name for name in op.given if name in program] for op in program.ops}
     seen: dict[str, int] = {}
     circle: dict[str, int] = {}
     open_ops: list[str] = []  # that have no number yet
@@ -99,6 +100,8 @@ def collectives_complete(program: Program) -> Iterator[tuple[str, str]]:
     """
     known: dict[str, tuple[int, ...]] = {}
     for op in program.ops:
+        if op.target not in _COLLECTIVES and op.inside is None and not op.traits.communicates and op.comm is None:
+            continue  # nearly all
         comm = op.comm if op.target not in FUSED else op.inside
         if comm is None or op.collective != comm:
             yield from _says_nothing(op)
@@ -148,6 +151,8 @@ def waited_before_read(program: Program) -> Iterator[tuple[str, str]]:
     known, start_of = storages(program), pairs(program).start
     pending: dict[int, str] = {}
     for op, (reads, writes) in zip(program.ops, accesses(program), strict=True):
+        if not reads and not writes:
+            continue  # a view
         if op.name in start_of:
             for storage in writes:
                 if pending.get(storage) == start_of[op.name]:  # and not a later one that reuses the memory
@@ -157,7 +162,7 @@ def waited_before_read(program: Program) -> Iterator[tuple[str, str]]:
         touches = not (in_flight.isdisjoint(reads) and in_flight.isdisjoint(writes))
         for start in _owners(reads | writes, pending) if touches else ():
             yield op.name, f"%{op.name} touches the result of %{start} before any wait for it"
-        if op.is_start:
+        if op.comm is not None:
             pending.update(dict.fromkeys(known.of_value(op.name), op.name))
 
 
@@ -175,10 +180,12 @@ def unchanged_in_flight(program: Program) -> Iterator[tuple[str, str]]:
                     del missing[start]
                     _forget(program[start], sending, known.of_args(program[start].args))
             continue
-        for storage in sorted(writes) if writes else ():
+        if not writes and op.comm is None:
+            continue  # most ops
+        for storage in sorted(writes):
             for flying in sending.get(storage, ()):
                 yield op.name, f"%{op.name} writes to what %{flying} is still sending: its wait comes later"
-        if op.is_start:
+        if op.comm is not None:
             missing[op.name] = known.of_value(op.name)
             for storage in known.of_args(op.args):
                 sending.setdefault(storage, []).append(op.name)

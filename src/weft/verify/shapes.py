@@ -130,6 +130,14 @@ def _same(left: Dim, right: Dim) -> bool:
 # The table's functions: the op and its tensor arguments to the spec of one result.
 
 
+def _spec(op: Op, shape: tuple[Dim, ...], dtype: str) -> TensorSpec:
+    """A tensor of this shape and dtype: what the op says, if that is one, as nearly always."""
+    said = op.out[0] if op.out else None
+    if isinstance(said, TensorSpec) and said.dtype == dtype and said.shape == shape:
+        return said
+    return TensorSpec(shape, dtype)
+
+
 def _like_first(op: Op, given: Tensors) -> Expected:
     return given[0] if given else "needs a tensor"
 
@@ -138,7 +146,7 @@ def _gathered(op: Op, given: Tensors) -> Expected:
     if not given or not given[0].shape or op.comm is None:
         return "needs a tensor with at least one dimension"
     first, *rest = given[0].shape
-    return TensorSpec((first * op.comm.group.size, *rest), given[0].dtype)
+    return _spec(op, (first * op.comm.group.size, *rest), given[0].dtype)
 
 
 def _scattered(op: Op, given: Tensors) -> Expected:
@@ -148,7 +156,7 @@ def _scattered(op: Op, given: Tensors) -> Expected:
     size = op.comm.group.size
     if hint(first) % size:
         return f"cannot scatter {first} rows among {size} ranks"
-    return TensorSpec((first // size, *rest), given[0].dtype)
+    return _spec(op, (first // size, *rest), given[0].dtype)
 
 
 def _exchanged(op: Op, given: Tensors) -> Expected:
@@ -157,7 +165,7 @@ def _exchanged(op: Op, given: Tensors) -> Expected:
             if not all(isinstance(size, int) for size in out_splits):
                 return None
             rows = sum(size for size in out_splits if isinstance(size, int))
-            return TensorSpec((rows, *given[0].shape[1:]), given[0].dtype)
+            return _spec(op, (rows, *given[0].shape[1:]), given[0].dtype)
     return "needs a tensor and two lists of split sizes"
 
 
@@ -167,7 +175,7 @@ def _matmul(op: Op, given: Tensors) -> Expected:
     left, right = given
     if len(left.shape) < 2 or not _same(left.shape[-1], right.shape[-2]):
         return f"cannot multiply {print_spec(left)} by {print_spec(right)}"
-    return TensorSpec((*left.shape[:-1], right.shape[-1]), left.dtype)
+    return _spec(op, (*left.shape[:-1], right.shape[-1]), left.dtype)
 
 
 def _addmm(op: Op, given: Tensors) -> Expected:
@@ -177,7 +185,7 @@ def _addmm(op: Op, given: Tensors) -> Expected:
 def _transposed(op: Op, given: Tensors) -> Expected:
     if not given or len(given[0].shape) > 2:
         return "needs a matrix"
-    return TensorSpec(given[0].shape[::-1], given[0].dtype)
+    return _spec(op, given[0].shape[::-1], given[0].dtype)
 
 
 def _permuted(op: Op, given: Tensors) -> Expected:
@@ -188,7 +196,7 @@ def _permuted(op: Op, given: Tensors) -> Expected:
     places = [place % rank if isinstance(place, int) and rank else -1 for place in order]
     if sorted(places) != list(range(rank)):
         return f"{list(order)} is no order of {rank} dimensions"
-    return TensorSpec(tuple(given[0].shape[place] for place in places), given[0].dtype)
+    return _spec(op, tuple([given[0].shape[place] for place in places]), given[0].dtype)
 
 
 def _reshaped(op: Op, given: Tensors) -> Expected:
@@ -203,7 +211,7 @@ def _cast(op: Op, given: Tensors) -> Expected:
     dtype = op.argument(1)
     if not given or not isinstance(dtype, Dtype):
         return "needs a tensor and a dtype"
-    return TensorSpec(given[0].shape, dtype.name)
+    return _spec(op, given[0].shape, dtype.name)
 
 
 def _broadcast(op: Op, given: Tensors) -> Expected:

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from weft.analysis.storages import storages
+from weft.analysis.reordering import reordering
+from weft.analysis.storages import storages, uses
 from weft.ir.args import refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
@@ -52,14 +53,6 @@ class Layout:
             return []
         return [storage for storage in self.storages[name] if storage not in self.place]
 
-    def beyond(self, chosen: frozenset[int]) -> set[str]:
-        """The values that are in other storages than these, too."""
-        return {
-            name
-            for name, own in self.storages.items()
-            if (own[0] not in chosen if len(own) == 1 else not chosen.issuperset(own))
-        }
-
 
 @dataclass(frozen=True)
 class Sights:
@@ -85,7 +78,7 @@ class Sights:
 
 def sights(before: Program, after: Program, heirs: Heirs) -> tuple[Sights, Sights]:
     """What is seen in `before` and in `after`. The names and definitions of both must be in order."""
-    lost = {op.name for op in before.ops if op.name not in after.index and not heirs.of(op.name)}
+    lost = {name for name in before.index.keys() - after.index.keys() if not heirs.of(name)}
     was = _layout_before(before, lost)
     now = _layout_after(before, after, heirs, was)
     written = _written(before, was) | _written(after, now)
@@ -106,17 +99,26 @@ def _layout_before(before: Program, lost: Set[str]) -> Layout:
 
 
 def _layout_after(before: Program, after: Program, heirs: Heirs, was: Layout) -> Layout:
-    had, place = _made(before), dict[int, int]()
-    for name, made in _made(after).items():
-        if name in had:
-            place.update(zip(made, had[name], strict=False))
+    had, has = _made(before), _made(after).items()
+    place = {now: then for name, made in has if name in had for now, then in zip(made, had[name], strict=False)}
     still_there = frozenset(place.values())
     home: dict[str, frozenset[int]] = {}
     now = Layout(storages(after).all_of, place, home)
-    for name in sorted(now.beyond(frozenset(place)), key=after.index.__getitem__):
-        if found := _home(after[name], heirs.origins(after[name]), was, now) - still_there:
-            home[name] = found
+    scratch = [storage for storage in range(len(storages(after).maker)) if storage not in place]
+    for position in _touching(after, scratch):
+        op = after.ops[position]
+        if now.scratch(op.name) and (found := _home(op, heirs.origins(op), was, now) - still_there):
+            home[op.name] = found
     return now
+
+
+def _touching(program: Program, chosen: Iterable[int]) -> list[int]:
+    """The positions of the ops that make these storages or are given values in them, in order. The rest, which are
+    nearly all, need not be looked at."""
+    maker, used = storages(program).maker, uses(program)
+    found = {maker[storage] for storage in chosen}
+    found.update([position for storage in chosen for position in used[storage]])
+    return sorted(found)
 
 
 def _home(op: Op, origins: tuple[str, ...], was: Layout, now: Layout) -> frozenset[int]:
@@ -133,6 +135,8 @@ def _made(program: Program) -> Mapping[str, list[int]]:
 
 
 def _find_made(program: Program) -> Mapping[str, list[int]]:
+    if (how := reordering(program)) is not None:
+        return _made(how.original)
     found: dict[str, list[int]] = {}
     result, previous = 0, -1
     for storage, maker in enumerate(storages(program).maker):
@@ -167,9 +171,10 @@ class _Walk:
     ) -> None:
         self._program, self._layout, self._origins = program, layout, origins
         self._strangers, self._written = strangers, written
-        silent = frozenset([storage for storage, where in layout.place.items() if where not in written])
-        # Values that are written to, or on scratch: all others look the same to everybody.
-        self._loud = layout.beyond(silent) | layout.home.keys()
+        # Storages that are written to, or are scratch: all others look the same to everybody.
+        where = layout.place.get
+        count = len(storages(program).maker)
+        self._loud = frozenset([one for one in range(count) if (place := where(one)) is None or place in written])
         self._writer: dict[int, str] = {}
         self._state: dict[tuple[int, int], str] = {}  # of memory that stands for a place: who wrote last what it has
         self._filled: dict[int, Sight] = {}  # scratch storages: what those saw that filled them
@@ -179,26 +184,25 @@ class _Walk:
     def run(self) -> Sights:
         seen: dict[str, Sight] = {}
         sent: dict[str, Sight] = {}
-        touching = [op for op in self._program.ops if op.collective is not None or self._touches(op)]
+        index, ops = self._program.index, self._program.ops
+        communicating = {index[op.name] for op in self._program.communicating}
+        touching = [ops[place] for place in sorted({*communicating, *_touching(self._program, self._loud)})]
         unseen = self._unseen(touching)
         for op in touching:
             if op.traits.is_view or op.name in unseen:
                 continue
             # What a start is to write to (`out`) it does not read.
-            read = op.refs() if op.comm is None else [ref for arg in op.args for ref in refs(arg)]
-            seen[op.name] = self._look(ref.name for ref in read)
+            read = op.given if op.comm is None else [ref.name for arg in op.args for ref in refs(arg)]
+            seen[op.name] = self._look(read)
             if op.collective is not None:
                 gathers = op.inside is not None and op.inside.kind == "all_gather"
                 sent[op.name] = self._look(ref.name for ref in refs(op.args[0])) if gathers else seen[op.name]
             self._fill(op.name, seen[op.name])
             self._make(op.name)
             self._write(op, seen[op.name])
-        seen[CALLER] = self._look(name for name in _kept(self._program) if name in self._loud)
+        of = self._layout.storages
+        seen[CALLER] = self._look(name for name in _kept(self._program) if not self._loud.isdisjoint(of[name]))
         return Sights(seen, sent, self._last, self._sizes, self._layout)
-
-    def _touches(self, op: Op) -> bool:
-        loud = self._loud
-        return op.name in loud or not loud.isdisjoint([ref.name for ref in op.refs()])
 
     def _unseen(self, touching: Sequence[Op]) -> set[str]:
         """Of the ops that only one Program has: those that feed no others, as they are dead or are to be."""
@@ -207,7 +211,7 @@ class _Walk:
             return found
         for op in reversed(touching):
             if op.name not in found:
-                found.difference_update([ref.name for ref in op.refs()])
+                found.difference_update(op.given)
         return found
 
     def _look(self, names: Iterable[str]) -> Sight:
