@@ -26,6 +26,7 @@ from weft.fx.values import TO_TORCH
 from weft.ir import Op, Program
 from weft.passes import Context, Plan
 from weft.passes.chunking import cut
+from weft.passes.cutting import Way, stretches
 from weft.passes.halve import Halve
 from weft.passes.micro_pipeline import MicroPipeline
 from weft.passes.regions import chains
@@ -264,3 +265,37 @@ def test_a_region_need_not_have_all_that_could_be_cut() -> None:
     assert {"yq", "yv"} < {op.name for op in made.ops}
     given = numbers(subject, 2)
     assert apart(results(subject, given), results(made, given)) == 0.0
+
+
+def test_less_of_a_way_is_nothing_or_a_collective_or_stretch_less() -> None:
+    way = Way(((), ((0, 2), (3, 4))), 2, inside=(0, 1))
+    assert [(one.spans[1], one.inside) for one in way.fewer()] == [
+        ((), ()),
+        (((3, 4),), (0, 1)),
+        (((1, 2), (3, 4)), (0, 1)),
+        (((0, 1), (3, 4)), (0, 1)),
+        (((0, 2),), (0, 1)),
+        (((0, 2), (3, 4)), (1,)),
+        (((0, 2), (3, 4)), (0,)),
+    ]
+    assert next(way.fewer()).is_nothing
+
+
+def test_stretches_have_something_to_hide_and_are_not_too_long() -> None:
+    assert stretches([False, True, False], longest=2) == [(0, 2), (1, 2), (1, 3)]
+    assert stretches([False, False], longest=2) == []
+
+
+def test_any_stretch_of_a_chain_may_be_cut_while_the_rest_stays_whole() -> None:
+    subject = captured(block(1), 2)
+    given = activations(subject, 2)
+    expected = results(subject, given)
+    found, _ = chains(subject, list(subject.starts))
+    longest = max(found, key=lambda chain: len(chain.knots))
+    spans = stretches([True] * len(longest.knots), longest=2)
+    assert len(spans) > 4
+    for first, last in spans:
+        made = cut(subject, sharing(subject, [longest.region(first, last, 2)], sum_chunks=False), "cut")
+        weft.verify(subject, made, reorders=True)
+        assert len(made.starts) == len(subject.starts) + last - first
+        assert apart(expected, results(made, given)) == 0.0

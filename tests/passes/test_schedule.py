@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -22,11 +24,13 @@ from weft.analysis import pairs
 from weft.analysis.storages import storages
 from weft.analysis.traffic import total_bytes
 from weft.analysis.windows import companions, windows
-from weft.cost import Machine
+from weft.cost import Machine, prices
+from weft.cost.prices import Prices
 from weft.errors import CostError, OptionError, WeftWarning
 from weft.ir import Collective, Op, Program, TensorSpec
 from weft.ir.args import refs
 from weft.passes.base import Context
+from weft.passes.listing import Rule, in_turn, listed, longest_tail
 from weft.passes.schedule import SchedulePass
 from weft.sim import simulate
 from weft.sim.contract import contract
@@ -183,6 +187,7 @@ HASH = """
 import sys
 import weft
 from weft.passes.base import Context
+from weft.passes.listing import Rule, in_turn, listed, longest_tail
 from weft.passes.schedule import SchedulePass
 
 program, machine = weft.parse(sys.stdin.read()), weft.Machine.load("h100-eth100")
@@ -284,3 +289,85 @@ def test_a_program_without_collectives_stays_as_it_is() -> None:
 def test_an_empty_program_stays_as_it_is() -> None:
     plan = SchedulePass().plan(program("return"), Context.of(program("return"), Whole()))
     assert (plan.steps, plan.remarks) == ((), ())
+
+
+def test_of_two_like_chunks_the_first_is_finished_first() -> None:
+    subject = program("""
+        %x: f32[8,8] = input()
+        %a0: f32[8,8] = aten.mm.default(%x, %x)
+        %a1: f32[8,8] = aten.mm.default(%x, %x)
+        %b0: f32[8,8] = aten.mm.default(%a0, %x)
+        %b1: f32[8,8] = aten.mm.default(%a1, %x)
+        %s0: f32[8,8] = all_reduce.start(%b0) sum over g
+        %f0: f32[8,8] = wait(%s0)
+        %s1: f32[8,8] = all_reduce.start(%b1) sum over g
+        %f1: f32[8,8] = wait(%s1)
+        return %f0, %f1
+    """)
+
+    priced = prices(subject, Machine.load("h100-ib400"))
+
+    def computed(rule: Rule) -> list[str]:
+        names = [subject.ops[place].name for place in listed(subject, priced, rule, inf)]
+        return [name for name in names if name[0] in "ab"]
+
+    assert computed(longest_tail) == ["a0", "a1", "b0", "b1"]
+    assert computed(in_turn) == ["a0", "b0", "a1", "b1"]
+
+
+def test_an_op_waits_a_moment_for_what_is_more_urgent() -> None:
+    subject = program("""
+        %x: f32[8,8] = input()
+        %y: f32[8,8] = input()
+        %s: f32[8,8] = aten.relu.default(%x)
+        %g: f32[8,8] = all_reduce.start(%s) sum over g
+        %f: f32[8,8] = wait(%g)
+        %urgent: f32[8,8] = aten.mm.default(%f, %f)
+        %r: f32[8,8] = all_reduce.start(%urgent) sum over g
+        %t: f32[8,8] = wait(%r)
+        %last: f32[8,8] = aten.mm.default(%t, %t)
+        %h: f32[8,8] = all_reduce.start(%y) sum over g
+        %e: f32[8,8] = wait(%h)
+        %filler: f32[8,8] = aten.mm.default(%e, %e)
+        return %last, %filler
+    """)
+    priced = timed(subject, {"relu": 1.0, "mm": 20.0}, 30.0)
+    # What needs no compute has landed at 30, the other at 31.
+    assert matmuls(subject, listed(subject, priced, longest_tail, inf)) == ["filler", "urgent", "last"]
+    assert matmuls(subject, listed(subject, priced, longest_tail, inf, patient=True)) == ["urgent", "filler", "last"]
+
+
+@pytest.mark.parametrize(
+    ("comm_us", "wanted"), [(15.0, ["first", "w", "on", "last"]), (45.0, ["first", "on", "w", "last"])]
+)
+def test_a_group_is_given_something_to_send_before_it_has_nothing(comm_us: float, wanted: list[str]) -> None:
+    subject = program("""
+        %x: f32[8,8] = input()
+        %first: f32[8,8] = aten.mm.default(%x, %x)
+        %r0: f32[8,8] = all_reduce.start(%first) sum over g
+        %e: f32[8,8] = aten.relu.default(%x)
+        %on: f32[8,8] = aten.mm.default(%e, %e)
+        %w: f32[8,8] = aten.mm.default(%e, %x)
+        %r1: f32[8,8] = all_reduce.start(%w) sum over g
+        %last: f32[8,8] = aten.mm.default(%on, %on)
+        %r2: f32[8,8] = all_reduce.start(%last) sum over g
+        %d0: f32[8,8] = wait(%r0)
+        %d1: f32[8,8] = wait(%r1)
+        %d2: f32[8,8] = wait(%r2)
+        return %d0, %d1, %d2
+    """)
+    priced = timed(subject, {"relu": 1.0, "mm": 20.0}, comm_us)
+    assert matmuls(subject, listed(subject, priced, longest_tail, inf, feeding=True)) == wanted
+
+
+def timed(subject: Program, us: Mapping[str, float], comm_us: float) -> Prices:
+    """Prices by the names of ops, and one for all collectives."""
+    return replace(
+        prices(subject, Whole()),
+        us=tuple(us.get(op.target.split(".")[1] if "." in op.target else "", 0.0) for op in subject.ops),
+        comm_us=tuple(comm_us if op.is_start else 0.0 for op in subject.ops),
+    )
+
+
+def matmuls(subject: Program, order: Sequence[int]) -> list[str]:
+    return [subject.ops[place].name for place in order if subject.ops[place].traits.matmul]

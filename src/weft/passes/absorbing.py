@@ -54,12 +54,12 @@ def _returned(program: Program) -> frozenset[str]:
 
 def _converts(program: Program, position: int) -> bool:
     op = program.ops[position]
-    return op.out[0].dtype != program[op.refs()[0].name].out[0].dtype
+    return op.out[0].dtype != program[op.given[0]].out[0].dtype
 
 
 def _moves_elsewhere(program: Program, position: int) -> bool:
     """Whether it gives a tensor to another device, or is not about one tensor."""
     op = program.ops[position]
-    specs = [*program[op.refs()[0].name].out, *op.out]
+    specs = [*program[op.given[0]].out, *op.out]
     devices = {spec.device if isinstance(spec, TensorSpec) else None for spec in specs}
-    return len(op.refs()) != 1 or len(specs) != 2 or len(devices) != 1 or None in devices
+    return len(op.given) != 1 or len(specs) != 2 or len(devices) != 1 or None in devices

@@ -30,7 +30,7 @@ from weft.sim.sketch import Piece, Placement, Sketch
 
 _SHORT = 48  # a chain of no more collectives is also cut without slack; the simulator, which sees more, chooses
 _SLACK = 0.001  # of the step: for a delay of compute by less than that no other cut of a longer chain is looked for
-_SHARES = (1.0, 0.25, 0.0625)  # of a chain: how much a bucket may have; less is tried if memory does not allow more
+_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of a chain, for a bucket: the next one if memory does not allow more
 _SATURATED = 0.01  # to double a bucket that saves no more than this share of its time is not worth a thought
 
 

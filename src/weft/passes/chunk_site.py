@@ -83,7 +83,7 @@ class Site:
         program, inside = self.program, self.region
         todo = [ref.name for output in program.outputs for ref in refs(output) if ref.name in inside]
         for op in program.ops:
-            known = [ref.name for ref in op.refs() if ref.name in inside]
+            known = [name for name in op.given if name in inside]
             todo += [name for name in known if op.name not in self._user or not self._fits(name, op)]
         joined, kept = set[str](), set[str]()
         while todo:
@@ -100,7 +100,7 @@ class Site:
         """The values of regions that a view looks at; of an op with several results, each is put together by itself."""
         if not op.traits.is_view or op.is_wait or op.traits.mutates:
             return []
-        found = [ref.name for ref in op.refs() if ref.name in self.region]
+        found = [name for name in op.given if name in self.region]
         if op.target == "getitem" and found and not self._looked_at(self.program[found[0]]):
             return []
         return found

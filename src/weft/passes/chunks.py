@@ -45,7 +45,7 @@ class Chunks:
             self._editor.remove(name, use=total.name)
 
     def _add_to(self, total: Ref | None, op: Op, chunk: int) -> Ref:
-        stage = max(self._region.stages.get(ref.name, 0) for ref in op.refs())
+        stage = max(self._region.stages.get(name, 0) for name in op.given)
         wave = (self._first, stage + chunk + 1, stage, chunk)
         names, made = self._chunks(op, chunk, wave)
         args = tuple(_renamed(arg, names) for arg in op.args)
@@ -67,7 +67,7 @@ class Chunks:
         """One op for one chunk."""
         region, axis = self._region, self._region.axes[op.name]
         if op.target == "aten.slice.Tensor" and self._trims(op, axis):
-            self._done[op.name, chunk] = self._done[op.refs()[0].name, chunk]
+            self._done[op.name, chunk] = self._done[op.given[0], chunk]
             return
         wave = (self._first, region.stages[op.name] + chunk, region.stages[op.name], chunk)
         if op.name in region.moved:

@@ -74,7 +74,7 @@ _VERBS: Mapping[str, Callable[[Editor, Program, Step], Iterable[str]]] = {
 
 def _sweep(editor: Editor, program: Program, removed: set[str]) -> None:
     """Remove the ops without effect that fed nothing but what was removed."""
-    uses = Counter(ref.name for op in editor for ref in op.refs())
+    uses = Counter(name for op in editor for name in op.given)
     uses.update(ref.name for output in program.outputs for ref in refs(output))
     todo = [ref.name for name in sorted(removed, key=program.index.__getitem__) for ref in program[name].refs()]
     while todo:
@@ -85,5 +85,5 @@ def _sweep(editor: Editor, program: Program, removed: set[str]) -> None:
             continue
         editor.remove(name)
         removed.add(name)
-        uses.subtract(ref.name for ref in op.refs())
-        todo += [ref.name for ref in op.refs()]
+        uses.subtract(op.given)
+        todo += op.given

@@ -90,7 +90,7 @@ def _places(program: Program, start: Op) -> Iterator[tuple[int, Axis]]:
     """Along which rows a collective can be cut: how many there are, and where they are in what is sent. These are the
     rows of a rank's own part."""
     assert start.comm is not None, "a start communicates"
-    sent, made = program[start.refs()[0].name].out[0], start.out[0]
+    sent, made = program[start.given[0]].out[0], start.out[0]
     part = made if start.comm.kind == "reduce_scatter" else sent
     for dim, size in enumerate(part.shape):
         if not isinstance(size, int) or size < 2 or (dim == 0 and start.comm.kind == "all_to_all"):
@@ -100,7 +100,7 @@ def _places(program: Program, start: Op) -> Iterator[tuple[int, Axis]]:
 
 
 def _knot(program: Program, start: Op, size: int, sent: Axis) -> Knot | None:
-    rows, name = rows_of(program, size), start.refs()[0].name
+    rows, name = rows_of(program, size), start.given[0]
     own = with_waits(program, rows, start, name, sent)
     if own is None:
         return None
@@ -159,7 +159,7 @@ def _following(program: Program, rows: Rows, waits: Axes) -> Axes:
         op = program.ops[place]
         if op.name in found or far > _FAR or op.is_start or op.is_wait:
             continue
-        name = next(ref.name for ref in op.refs() if ref.name in found)
+        name = next(name for name in op.given if name in found)
         made = rows.result(op, name, found[name])
         if made is None or any(found.get(one, axis) != axis for one, axis in (rows.given(op, made) or {}).items()):
             continue
@@ -175,10 +175,29 @@ def _following(program: Program, rows: Rows, waits: Axes) -> Axes:
 
 
 def _products(program: Program, one: Knot) -> tuple[int, bool, int]:
-    """How much is multiplied around a knot: the bytes of the matmuls' results; of equals, the first dimension that has
-    rows enough."""
-    products = (program[name] for name in {**one.head, **one.tail} if program[name].traits.matmul)
+    """How much is multiplied around a knot while chunks of it are under way: the bytes of the matmuls' results; of
+    equals, the first dimension that has rows enough."""
+    until = _needed_whole(program, one)
+    names = {*one.head, *(name for name in one.tail if program.index[name] < until)}
+    products = (program[name] for name in names if program[name].traits.matmul)
     return sum(op.out[0].nbytes for op in products), one.size >= _ENOUGH, -one.sent.dim
+
+
+def _needed_whole(program: Program, one: Knot) -> int:
+    """The position of the first op that needs all of the result: what comes later, as the gradients of weights do, has
+    nothing to wait for."""
+    index, first = program.index, len(program)
+    todo, seen = list(pairs(program).waits[one.start.name]), set[str]()
+    while todo:
+        for op in users(program)[todo.pop()]:
+            if op.name in seen or (op.name in one.tail and op.traits.matmul):
+                continue
+            seen.add(op.name)
+            if op.name in one.tail or only_moves(op):
+                todo.append(op.name)
+            else:
+                first = min(first, index[op.name])
+    return first
 
 
 def _why_alone(program: Program, start: Op) -> str:
@@ -202,7 +221,7 @@ def towards(program: Program, name: str, flow: Axes) -> dict[str, Axis]:
         one = todo.pop()
         if one not in found:
             found[one] = flow[one]
-            todo += [ref.name for ref in program[one].refs() if ref.name in flow]
+            todo += [name for name in program[one].given if name in flow]
     return found
 
 
@@ -212,7 +231,7 @@ def writes_its_own(program: Program, axes: Axes) -> bool:
     for op in map(program.__getitem__, axes):
         if not op.traits.mutates:
             continue
-        name, dtypes = op.refs()[0].name, {spec.dtype for ref in op.refs() for spec in program[ref.name].out}
+        name, dtypes = op.given[0], {spec.dtype for other in op.given for spec in program[other].out}
         seen = [user for user in users(program)[name] if user.name not in axes]
         own = name in axes and not program[name].traits.is_view and not _seen_later(program, op, name)
         if op.target not in ANEW or len(dtypes) > 1 or seen or not own:
@@ -224,6 +243,6 @@ def _seen_later(program: Program, op: Op, name: str) -> bool:
     """Whether what an op writes to is later used, or returned, by the name of a value that was there before."""
     known, index = storages(program), program.index
     own, place = known.of_value(name), index[op.name]
-    later = {ref.name for one in own for at in uses(program)[one] if at > place for ref in program.ops[at].refs()}
+    later = {name for one in own for at in uses(program)[one] if at > place for name in program.ops[at].given}
     later |= {ref.name for output in program.outputs for ref in refs(output)}
     return any(index[one] < place and not own.isdisjoint(known.of_value(one)) for one in later)

@@ -15,28 +15,52 @@ from weft.analysis.pairs import pairs
 from weft.cost.prices import Prices
 from weft.ir.program import Program
 
+_PATIENCE = 0.1  # of its own time: for how long an op is put off at most
+
 Rule = Callable[[Program, Prices], Sequence[float]]  # a score for each op; the highest goes first
 
 
 def longest_tail(program: Program, priced: Prices) -> Sequence[float]:
     """An op scores by how long the step goes on after it at the very least, communication included."""
+    return _tails(program, priced, in_turn=False)
+
+
+def in_turn(program: Program, priced: Prices) -> Sequence[float]:
+    """The same, if each group keeps the order of its collectives: of two like chunks, the first goes first."""
+    return _tails(program, priced, in_turn=True)
+
+
+def _tails(program: Program, priced: Prices, in_turn: bool) -> Sequence[float]:
     after = dependencies(program).after()
     tails = [0.0] * len(program)
+    queued: dict[str, float] = {}  # of each group, how long it goes on from its next collective on
     for place in reversed(range(len(program))):
         behind = max((tails[other] for other in after[place]), default=0.0)
+        comm = program.ops[place].comm
+        if comm is not None and in_turn:
+            behind = max(behind, queued.get(comm.group.name, 0.0))
+            queued[comm.group.name] = behind + priced.comm_us[place]
         tails[place] = behind + priced.us[place] + priced.comm_us[place]
     return tails
 
 
 def listed(
-    program: Program, priced: Prices, rule: Rule, reach_us: float, kept: Iterable[tuple[int, int]] = ()
+    program: Program,
+    priced: Prices,
+    rule: Rule,
+    reach_us: float,
+    kept: Iterable[tuple[int, int]] = (),
+    patient: bool = False,
+    feeding: bool = False,
 ) -> list[int]:
     """The positions of all ops in a new order, which keeps every dependency, and the order of each pair in `kept`.
 
     No op is taken more than `reach_us` of compute before the first that is still to come. Collectives that need no
-    compute, such as gathers of parameters, are taken to be there when they are needed.
+    compute, such as gathers of parameters, are taken to be there as soon as they can be. If it is `patient`, an op is
+    put off for something more urgent that lands soon. If it is `feeding`, whatever launches something soonest goes
+    first where a group would else have nothing to send.
     """
-    return _Lister(program, priced, rule(program, priced), reach_us, kept).run()
+    return _Lister(program, priced, rule(program, priced), reach_us, kept, patient, feeding).run()
 
 
 class _Lister:
@@ -47,8 +71,10 @@ class _Lister:
         scores: Sequence[float],
         reach_us: float,
         kept: Iterable[tuple[int, int]],
+        patient: bool,
+        feeding: bool,
     ) -> None:
-        self._program, self._priced, self._reach = program, priced, reach_us
+        self._program, self._priced, self._reach, self._patient = program, priced, reach_us, patient
         self._scores = [float("inf") if op.is_input else one for op, one in zip(program.ops, scores, strict=True)]
         known = dependencies(program)
         self._after = known.after()
@@ -61,12 +87,15 @@ class _Lister:
         self._start_of = {program.index[wait]: program.index[start] for wait, start in pairs(program).start.items()}
         self._now = 0.0
         self._free: dict[str, float] = {}  # when the stream of each group is free
+        self._ahead: dict[str, float] = {}  # the same, if it did nothing but what needs no compute
         self._lands: dict[int, float] = {}
         self._done = [False] * len(program)
         self._first = 0  # the first op that is still to come
         self._ready: list[tuple[float, int]] = []  # those that may be taken, the highest score first
         self._early: list[tuple[float, int]] = []  # those whose turn has not come
         self._flying: list[tuple[float, int]] = []  # waits whose collective has not landed
+        self._leads = _leads(program, priced, self._after, self._given) if feeding else {}
+        self._feeders: list[tuple[float, int]] = []  # those that lead to a launch, the soonest first
 
     def run(self) -> list[int]:
         found: list[int] = []
@@ -96,17 +125,40 @@ class _Lister:
             while self._early and self._early[0][0] <= self._turn[self._first] + self._reach:
                 _, place = heapq.heappop(self._early)
                 heapq.heappush(self._ready, (-self._scores[place], place))
-            if self._ready:
-                return heapq.heappop(self._ready)[1]
+                if place in self._leads:
+                    heapq.heappush(self._feeders, (self._leads[place][0], place))
+            while self._ready and self._done[self._ready[0][1]]:
+                heapq.heappop(self._ready)
+            if self._ready and not self._is_worth_waiting(self._ready[0][1]):
+                return self._feeder(self._ready[0][1])
             self._now = self._flying[0][0]
+
+    def _feeder(self, place: int) -> int:
+        """The op that launches something soonest, if a group has nothing to send before this one is done; or it."""
+        while self._feeders and self._done[self._feeders[0][1]]:
+            heapq.heappop(self._feeders)
+        if not self._feeders:
+            return place
+        lead, other = self._feeders[0]
+        _, group = self._leads[other]
+        dry = self._free.get(group, 0.0) <= self._now + self._priced.us[place]
+        return other if dry and lead < self._leads.get(place, (float("inf"), ""))[0] else place
+
+    def _is_worth_waiting(self, place: int) -> bool:
+        """Whether something more urgent than this op lands so soon that it may be put off."""
+        if not self._flying or not self._patient:
+            return False
+        lands, wait = self._flying[0]
+        return lands <= self._now + _PATIENCE * self._priced.us[place] and self._scores[wait] > self._scores[place]
 
     def _perform(self, place: int) -> None:
         op = self._program.ops[place]
         self._now += self._priced.us[place]
-        if op.comm is not None and place not in self._given:
+        if op.comm is not None:
+            # What needs no compute may have been launched long ago, and holds up nothing but others of its kind.
+            free, ready = (self._ahead, 0.0) if place in self._given else (self._free, self._now)
             group = op.comm.group.name
-            self._lands[place] = max(self._now, self._free.get(group, 0.0)) + self._priced.comm_us[place]
-            self._free[group] = self._lands[place]
+            self._lands[place] = free[group] = max(ready, free.get(group, 0.0)) + self._priced.comm_us[place]
         self._done[place] = True
         while self._first < len(self._done) and self._done[self._first]:
             self._first += 1
@@ -114,6 +166,22 @@ class _Lister:
             self._missing[other] -= 1
             if self._missing[other] == 0:
                 self._offer(other)
+
+
+def _leads(
+    program: Program, priced: Prices, after: Sequence[Sequence[int]], given: set[int]
+) -> dict[int, tuple[float, str]]:
+    """For each op that leads to a collective: how much there is to compute until then, and the group of that."""
+    found: dict[int, tuple[float, str]] = {}
+    for place in reversed(range(len(program))):
+        comm = program.ops[place].comm
+        if comm is not None and place not in given:
+            found[place] = 0.0, comm.group.name
+            continue
+        soonest = min((found[other] for other in after[place] if other in found), default=None)
+        if soonest is not None and not program.ops[place].is_input:
+            found[place] = soonest[0] + priced.us[place], soonest[1]
+    return found
 
 
 def _without_compute(program: Program, before: Sequence[Sequence[int]]) -> set[int]:

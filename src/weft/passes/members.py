@@ -97,7 +97,7 @@ def saved_us(program: Program, members: Sequence[Window], mode: str, cost: CostM
 
 
 def _sent_bytes(program: Program, window: Window) -> int:
-    return sum(spec.nbytes for ref in window.start.refs() for spec in program[ref.name].out)
+    return sum(spec.nbytes for name in window.start.given for spec in program[name].out)
 
 
 def _refusal(op: Op, known: Mapping[str, Window], kinds: Sequence[str], mode: str) -> str | None:

@@ -101,11 +101,11 @@ class Site:
         """Put in a new op, which stands for the ops `of`. It comes from where they do."""
         comm = self.comm if target == self.starts[0].target else None
         origin = self.program[of[0]].origin if of else ""
-        return self.put(where, Op(name, target, args, {}, tuple(out), traits_of(target), comm, origin, tuple(of)))
+        own = self.editor.free_name(name)
+        return self.put(where, Op(own, target, args, {}, tuple(out), traits_of(target), comm, origin, tuple(of)))
 
     def put(self, where: tuple[int, int], op: Op) -> Ref:
         """Put in a new op, under its name or one like it."""
-        op = replace(op, name=self.editor.free_name(op.name))
         ref = self.editor.insert_before(self.program.ops[0].name, op)  # the order is settled at the end
         self.places[ref.name] = (*where, next(self.numbers))
         return ref

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import ClassVar
 
 from weft.cost.model import CostModel
@@ -13,16 +14,17 @@ from weft.ir.program import Program
 from weft.ir.text import counted
 from weft.passes.base import Context, Detail, Plan, Remark, Step, check_fits, fingerprint
 from weft.passes.chunking import cut
-from weft.passes.cutting import COUNTS, Cut, Fused, Sample, Trials, Verdict, starts_of
+from weft.passes.cutting import COUNTS, Sample, Trials, Verdict, Way, starts_of
 from weft.passes.fusing import Match, apply_fused, find_fused
 from weft.passes.options import pass_text
-from weft.passes.parts import exposed, part_of, signature
+from weft.passes.parts import exposed, part_of, shortest_us, signature
 from weft.passes.region import Region
 from weft.passes.regions import Chain, chains, region_of
 from weft.passes.sharing import families, sharing
 
 LOWERINGS = ("auto", "portable", "fused")
 _NEAR = 4  # times the ops around one: a second one of the same kind that is further away is not tried with it
+_EFFORT = 4096  # ops: a step with as many, for each kind of chains that is cut, is tried as a whole
 _WORTH_IT = 0.01  # of what it takes: for less, nothing is cut
 
 
@@ -76,11 +78,15 @@ class MicroPipeline:
     def apply(self, program: Program, plan: Plan) -> Program:
         """Cut what the plan says."""
         check_fits(plan, program)
-        regions = [_region(program, step) for step in plan.steps if step.verb != "fuse"]
-        made = program.stamped(plan.pass_text)
+        return self.carried_out(program, plan.steps, plan.pass_text)
+
+    def carried_out(self, program: Program, steps: Sequence[Step], stamp: str) -> Program:
+        """The program after these steps."""
+        regions = [_region(program, step) for step in steps if step.verb != "fuse"]
+        made = program.stamped(stamp)
         if regions:
-            made = cut(program, sharing(program, regions, self.sum_chunks), plan.pass_text)
-        matches = [_match(made, step) for step in plan.steps if step.verb == "fuse"]
+            made = cut(program, sharing(program, regions, self.sum_chunks), stamp)
+        matches = [_match(made, step) for step in steps if step.verb == "fuse"]
         return replace(apply_fused(made, matches, ""), history=made.history) if matches else made
 
 
@@ -125,15 +131,21 @@ class _Search:
         related = [
             [found[number] for number in numbers] for numbers in families(self.program, whole, self.options.sum_chunks)
         ]
-        verdicts = [self._apart(one) for one in related] if always else self._verdicts(related, whole)
+        if always:
+            verdicts = [self._apart(one) for one in related]
+        else:
+            verdicts = self._confirmed(related, self._verdicts(related, whole))
+        self._decide_all(related, verdicts)
+
+    def _decide_all(self, related: Sequence[Sequence[Chain]], verdicts: Sequence[Verdict]) -> None:
         for one, verdict in zip(related, verdicts, strict=True):
             self._decide(one, verdict)
 
     def _apart(self, chains: Sequence[Chain]) -> Verdict:
         """Each collective by itself."""
         chunks = self.options.chunks or COUNTS[0]
-        ends = tuple(tuple(range(1, len(chain.knots))) for chain in chains)
-        return Verdict(0.0, None if chains[0].knots[0].size % chunks else Cut(ends, chunks))
+        spans = tuple(tuple((at, at + 1) for at in range(len(chain.knots))) for chain in chains)
+        return Verdict(0.0, None if chains[0].knots[0].size % chunks else Way(spans, chunks))
 
     def _verdicts(self, related: Sequence[Sequence[Chain]], whole: Sequence[Region]) -> list[Verdict]:
         """What is best for chains that share what they make: found out once for all that are alike."""
@@ -149,6 +161,34 @@ class _Search:
             alike.setdefault(keys[-1], []).append(one)
         found = {key: trials.verdict(self._sample(copies, others)) for key, copies in alike.items()}
         return [found[key] for key in keys]
+
+    def _confirmed(self, related: Sequence[Sequence[Chain]], verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """The verdicts with less of a kind cut where that makes the whole step shorter: in a part, something may be
+        exposed that other compute hides. And with nothing cut if all of it together is not worth it. Only small steps
+        are looked at so."""
+        kinds = [kind for kind in dict.fromkeys(verdicts) if _refusal(kind, 0, self.options) is None]
+        if not kinds or len(kinds) * len(self.program) > _EFFORT:
+            return [*verdicts]
+        now = {kind: kind for kind in kinds}
+        best = self._step_us(related, verdicts)
+        for kind in kinds:
+            whole = inf
+            for way in kind.way.fewer() if kind.way is not None else ():  # the first of them does nothing
+                tried = {**now, kind: Verdict(inf, way)}
+                us = self._step_us(related, [tried.get(verdict, verdict) for verdict in verdicts])
+                whole = us if way.is_nothing else whole
+                if us < best:
+                    now[kind], best = Verdict(whole, replace(way, us=us)), us
+        untouched = shortest_us(self.program, self.cost)
+        if best > (1 - _WORTH_IT) * untouched:
+            now = {kind: Verdict(untouched, kind.way.nothing(untouched)) for kind in kinds if kind.way is not None}
+        return [now.get(verdict, verdict) for verdict in verdicts]
+
+    def _step_us(self, related: Sequence[Sequence[Chain]], verdicts: Sequence[Verdict]) -> float:
+        """How long the whole step takes after these verdicts."""
+        trial = _Search(self.options, self.program, self.cost, self.memory_limit)
+        trial._decide_all(related, verdicts)
+        return shortest_us(self.options.carried_out(self.program, trial.steps, ""), self.cost)
 
     def _sample(self, alike: Sequence[Sequence[Chain]], others: Collection[str]) -> Sample:
         """The first of some that are alike, with the next if that is near."""
@@ -167,18 +207,20 @@ class _Search:
                 self._remark(start.name, "refused", why or "")
             return
         gain = "" if self.options.always else f", which saves {verdict.saved_us:,.1f} of {verdict.whole_us:,.1f} us"
-        if isinstance(verdict.way, Fused):
-            self._fuse(chains, verdict.way, gain)
-        else:
-            self._cut(chains, verdict.way, gain)
+        self._cut(chains, verdict.way, gain)
+        self._fuse(chains, verdict.way, gain)
 
-    def _fuse(self, chains: Sequence[Chain], way: Fused, gain: str) -> None:
+    def _fuse(self, chains: Sequence[Chain], way: Way, gain: str) -> None:
+        cut = {name for region in way.regions(chains) for name in region.axes}
+        what = "not cut" if way.is_cut else "not inside a matmul"
         for number, start in enumerate(starts_of(chains)):
+            if start.name in cut:
+                continue
             found = (
-                find_fused(self.program, start.name) if number in way.numbers else "what is around it hides it better"
+                find_fused(self.program, start.name) if number in way.inside else "what is around it hides it better"
             )
             if isinstance(found, str):
-                self._remark(start.name, "refused", f"not inside a matmul, as others near by are: {found}")
+                self._remark(start.name, "refused", f"{what}, as others near by are: {found}")
                 continue
             if not self._claim(start.name, found.matmuls):
                 continue
@@ -186,7 +228,7 @@ class _Search:
             self._remark(found.start, "done", f"inside {inside}, by symmetric memory{gain}")
             self.steps.append(Step("fuse", (found.start,)))
 
-    def _cut(self, chains: Sequence[Chain], way: Cut, gain: str) -> None:
+    def _cut(self, chains: Sequence[Chain], way: Way, gain: str) -> None:
         for region in way.regions(chains):
             starts = [name for name in region.axes if self.program[name].is_start]
             others = f" with {counted(len(starts) - 1, 'other collective')}" if len(starts) > 1 else ""
@@ -218,14 +260,16 @@ def _refusal(verdict: Verdict, rows: int, options: MicroPipeline) -> str | None:
         return "nothing of it can be done inside a matmul here"
     if way is None:
         return f"{counted(rows, 'row')} cannot be cut into {options.chunks or 'two'} equal chunks"
+    if way.is_nothing:
+        return "cut or inside a matmul, it makes the whole step longer or hardly shorter, unlike what is around it"
     if options.always or saved > _WORTH_IT * verdict.whole_us:
         return None
-    how = "to do it inside a matmul" if isinstance(way, Fused) else f"to cut it, into {way.chunks} chunks,"
+    how = f"to cut it, into {way.chunks} chunks," if way.is_cut else "to do it inside a matmul"
     return f"the best way {how} would {f'take {-saved:,.1f} us more' if saved < 0 else f'save {saved:,.1f} us only'}"
 
 
 def _step(region: Region, start: str) -> Step:
-    sent = region.program[start].refs()[0].name
+    sent = region.program[start].given[0]
     given = region.given(region.program[start])
     detail: dict[str, Detail] = {"start": start, "rows": region.size, "dim": given[sent].dim, "chunks": region.chunks}
     return Step("cut", tuple(region.axes), detail)

@@ -11,7 +11,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import count
 
-from weft.analysis.orders import note_order
+from weft.analysis.orders import known_as, note_order
+from weft.analysis.reordering import reordering
 from weft.errors import PlanError
 from weft.ir.editor import Editor
 from weft.ir.program import Program
@@ -43,8 +44,11 @@ def apply_moves(program: Program, plan: Plan) -> Program:
             if name not in place:
                 raise PlanError(f"the plan moves %{name}, which this program does not have")
             place[name] = (*where, next(numbers))
-    editor = Editor(program)
     names = sorted(program.index, key=place.__getitem__)
+    known = known_as(program, [program[name] for name in names])
+    if known is not None and reordering(known) is not None:  # so every value is defined before its use
+        return known.stamped(plan.pass_text)
+    editor = Editor(program)
     editor.reorder(names)
     made = editor.finish(plan.pass_text)
     note_order(program, made, [program.index[name] for name in names])

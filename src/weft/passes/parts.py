@@ -14,14 +14,15 @@ from weft.ir.program import Op, Program
 from weft.ir.traits import BARRIER
 from weft.passes.absorbing import returned
 from weft.passes.fitting_in import Limits
-from weft.passes.listing import listed, longest_tail
+from weft.passes.listing import in_turn, listed
 from weft.passes.placing import best_placement
 from weft.sim.contract import contract
 from weft.sim.simulate import simulate
+from weft.sim.sketch import Run, Sketch
 
 _HIDDEN = 0.05  # a collective of which less than this share is exposed counts as hidden
 _LITTLE = 0.005  # of the step: where no more is exposed, everything counts as hidden
-_REACH = 4  # how far ahead compute is looked for, in times of the longest that is exposed
+_REACH = 16  # how far ahead compute is looked for, in times of the longest that is exposed
 
 
 def exposed(program: Program, cost: CostModel, memory_limit: int | None) -> list[Op]:
@@ -31,8 +32,7 @@ def exposed(program: Program, cost: CostModel, memory_limit: int | None) -> list
     if now.exposed_us <= _LITTLE * now.step_us:
         return []
     sketch = contract(program, priced)
-    run = best_placement(sketch, Limits(memory_limit)).run
-    shares = {piece.name: held / (piece.us or 1.0) for piece, held in zip(sketch.pieces, run.held, strict=True)}
+    shares = _shares(sketch, best_placement(sketch, Limits(memory_limit)).run)
     return [op for op in program.starts if shares.get(op.name, 0.0) > _HIDDEN]
 
 
@@ -86,11 +86,26 @@ def signature(program: Program, chosen: Iterable[str]) -> Hashable:
 def shortest_us(program: Program, cost: CostModel) -> float:
     """How long a small Program takes if its collectives are launched when their time has come, and compute is moved to
     where it hides them."""
+    return _shortest(program, cost)[1].step_us
+
+
+def exposed_in_part(program: Program, cost: CostModel) -> frozenset[str]:
+    """The collectives of a small Program that are not hidden even so."""
+    return frozenset(name for name, share in _shares(*_shortest(program, cost)).items() if share > _HIDDEN)
+
+
+def _shortest(program: Program, cost: CostModel) -> tuple[Sketch, Run]:
     priced = prices(program, cost)
-    run = best_placement(contract(program, priced), Limits(), rounds=2).run
+    sketch = contract(program, priced)
+    run = best_placement(sketch, Limits(), rounds=2).run
     held = max(run.held, default=0.0)
     if held == 0:
-        return run.step_us
-    order = listed(program, priced, longest_tail, _REACH * held)
+        return sketch, run
+    order = listed(program, priced, in_turn, _REACH * held, patient=True)
     moved = contract(reordered(program, order), priced.reordered(order))
-    return min(run.step_us, best_placement(moved, Limits(), rounds=2).run.step_us)
+    return min((sketch, run), (moved, best_placement(moved, Limits(), rounds=2).run), key=lambda one: one[1].step_us)
+
+
+def _shares(sketch: Sketch, run: Run) -> dict[str, float]:
+    """Of each collective, by its name, the share that is exposed."""
+    return {piece.name: held / (piece.us or 1.0) for piece, held in zip(sketch.pieces, run.held, strict=True)}

@@ -67,7 +67,7 @@ class Region:
         found: dict[str, int] = {}
         for name in self.axes:
             op = self.program[name]
-            before = (found[ref.name] + self.program[ref.name].is_start for ref in op.refs() if ref.name in found)
+            before = (found[name] + self.program[name].is_start for name in op.given if name in found)
             found[name] = max(before, default=0)
         return found
 
@@ -90,4 +90,4 @@ class Region:
     def overwritten(self) -> frozenset[str]:
         """The values that are written to in the region: of them, nobody sees what they were before."""
         writing = [self.program[name] for name in self.axes if self.program[name].target in ANEW]
-        return frozenset(op.refs()[0].name for op in writing)
+        return frozenset(op.given[0] for op in writing)

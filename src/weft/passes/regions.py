@@ -71,7 +71,7 @@ def chains(program: Program, starts: Sequence[Op]) -> tuple[list[Chain], dict[st
 def _linked(program: Program, before: Knot, start: Op) -> tuple[Knot, Axes] | None:
     """The next knot in the rows of the one before, and the ops between; None if there is no way in those rows."""
     rows = rows_of(program, before.size)
-    sent = start.refs()[0].name
+    sent = start.given[0]
     flow = _flow(program, rows, before, program.index[start.name])
     if sent not in flow:
         return None
@@ -93,12 +93,12 @@ def _flow(program: Program, rows: Rows, before: Knot, until: int) -> dict[str, A
     for op in program.ops[program.index[before.start.name] + 1 : until]:
         if op.is_start or op.name in found:
             continue
-        name = next((ref.name for ref in op.refs() if ref.name in found), None)
+        name = next((name for name in op.given if name in found), None)
         made = rows.result(op, name, found[name]) if name is not None else None
         if made is None:
             continue
         given = rows.given(op, made) or {}
-        if all(given.get(ref.name) == found[ref.name] for ref in op.refs() if ref.name in found):
+        if all(given.get(name) == found[name] for name in op.given if name in found):
             found[op.name] = made
     return found
 
@@ -108,7 +108,7 @@ def region_of(program: Program, names: Sequence[str], start: str, size: int, dim
     given. None if those rows do not get to all of them, or cannot be cut into so many chunks."""
     if start not in names or not program[start].refs() or size % chunks:
         return None
-    rows, sent = rows_of(program, size), program[start].refs()[0].name
+    rows, sent = rows_of(program, size), program[start].given[0]
     shape = program[sent].out[0].shape
     whole = shape[dim] if 0 <= dim < len(shape) else None
     if not isinstance(whole, int) or whole % size:

@@ -38,7 +38,7 @@ def find_gathers_of_parts(found: Findings) -> None:
             elif (part := table.part_of(sent)) is not None and part.count == op.comm.group.size and part.of in holders:
                 why = _not_own(facts, op.comm.group, part.number) or "ranks are not known to have the same there"
                 found.refuse(op, f"it gathers part {part.number} of %{holders[part.of]}: {why}")
-        elif op.name in facts.terms.of and not op.is_start and _in_rows(op):
+        elif op.comm is None and op.name in facts.terms.of and _in_rows(op):
             holders.setdefault(facts.terms.of[op.name], op.name)
 
 
@@ -231,7 +231,7 @@ def _views(program: Program, start: str, parts: Sequence[str]) -> list[str]:
     """A start and all that looks at its result, without these parts and what looks at them."""
     found = {start: None}
     for op in program.ops[program.index[start] + 1 :]:
-        if op.name not in parts and any(ref.name in found for ref in op.refs()):
+        if op.name not in parts and any(name in found for name in op.given):
             found[op.name] = None
     return list(found)
 

@@ -34,7 +34,7 @@ def scaled_alike(program: Program, members: Sequence[Window]) -> bool:
 def scale_once(merged: Program, program: Program, buckets: Sequence[Sequence[str]]) -> Program:
     """`merged`, which was made from `program`, with each of these buckets of starts scaled after it was packed."""
     editor = Editor(merged)
-    readers = {ref.name: op for op in merged.ops for ref in op.refs()}
+    readers = {name: op for op in merged.ops for name in op.given}
     for starts in buckets:
         scalers = [op for name in starts if (op := _scaler(program, program[name])) is not None]
         alike = scaled_alike(program, [windows(program)[name] for name in starts])
@@ -52,7 +52,7 @@ def _scale(editor: Editor, scalers: Sequence[Op], packed: Op, bucket: Op) -> Non
     scaled = editor.insert_after(packed.name, made)
     editor.replace(replace(bucket, args=(scaled, *bucket.args[1:])))
     for op in scalers:
-        editor.remove(op.name, use=op.refs()[0].name)
+        editor.remove(op.name, use=op.given[0])
 
 
 def _scaler(program: Program, start: Op) -> Op | None:

@@ -6,20 +6,20 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, product
 from operator import eq
 from typing import ClassVar
 
-from weft.analysis.orders import reordered
+from weft.analysis.orders import note_likely, reordered
 from weft.analysis.pairs import pairs
 from weft.analysis.windows import windows
-from weft.cost.prices import Prices
+from weft.cost.prices import Prices, note_prices
 from weft.errors import OptionError, WeftWarning
 from weft.ir.program import Program
 from weft.passes.base import Context, Plan, Remark, fingerprint
 from weft.passes.fitting_in import Limits, Placed, stays
 from weft.passes.keeping import Keeping
-from weft.passes.listing import listed, longest_tail
+from weft.passes.listing import in_turn, listed, longest_tail
 from weft.passes.moves import apply_moves, moves_to
 from weft.passes.options import pass_text
 from weft.passes.pinning import pins_of
@@ -32,7 +32,8 @@ from weft.sim.timeline import Timeline
 from weft.sim.units import size_text
 
 _WORTH_IT = 0.01  # of the step: if less than this is exposed, compute is not reordered for it
-_REACHES = (1, 4)  # how far ahead compute is looked for, in times of the longest collective that is exposed
+_REACHES = (4, 16)  # how far ahead compute is looked for, in times of the longest collective that is exposed
+_LISTS = ((longest_tail, False), (in_turn, True))  # the rules by which it is listed; patient and feeding, or neither
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class SchedulePass:
         search = _Search(self, program, context)
         order, after = search.best()
         moves = moves_to(program, [search.pins.order[place] for place in order])
+        note_likely(program, after.program)
         remarks = tuple(_remarks(self.name, search.original, after))
         return Plan(pass_text(self), fingerprint(program), tuple(moves), remarks)
 
@@ -133,14 +135,15 @@ class _Search:
         found = [best]
         if self._options.reorder_compute and sum(held) > _WORTH_IT * placed.run.step_us:
             program, priced = self.original.program, self.original.prices
-            for times in _REACHES:
-                order = listed(program, priced, longest_tail, times * max(held), self._keeping.order())
+            for times, (rule, looks) in product(_REACHES, _LISTS):
+                order = listed(program, priced, rule, times * max(held), self._keeping.order(), looks, looks)
                 found.append(self._candidate(order)[0])
         fitting = [(order, after) for order, after in found if self._keeping.allows(after)]
         order, after = min([(same, self.original), *fitting], key=lambda one: one[1].step_us)
         if self._options.reorder_compute:
-            order = self._polished(order)
-            after = _reordered(self.original, order)
+            better = self._polished(order)
+            if better != order:
+                order, after = better, _reordered(self.original, better)
         return order, after
 
     def _candidate(self, order: list[int]) -> tuple[tuple[list[int], Timeline], Placed]:
@@ -181,7 +184,9 @@ def _reordered(timeline: Timeline, order: Sequence[int]) -> Timeline:
     """The same step in another order; ops cost what they did."""
     if all(map(eq, order, range(len(order)))):
         return timeline
-    return simulate(reordered(timeline.program, order), timeline.cost, priced=timeline.prices.reordered(order))
+    made, priced = reordered(timeline.program, order), timeline.prices.reordered(order)
+    note_prices(made, timeline.cost, priced)
+    return simulate(made, timeline.cost, priced=priced)
 
 
 def prefetching(sketch: Sketch, priced: Prices, most: int | None) -> Sketch:

@@ -116,11 +116,11 @@ class _Finder:
             number = self.region[name]
             return number, self._axes[number][name], {}
         op = self._program[name]
-        if not op.traits.is_view or op.is_wait or op.traits.mutates or len(op.refs()) != 1:
+        if not op.traits.is_view or op.is_wait or op.traits.mutates or len(op.given) != 1:
             return None
-        found = self._traced(op.refs()[0].name)
+        found = self._traced(op.given[0])
         if found is None:
             return None
         number, axis, path = found
-        made = rows_of(self._program, self._regions[number].size).result(op, op.refs()[0].name, axis)
+        made = rows_of(self._program, self._regions[number].size).result(op, op.given[0], axis)
         return (number, made, {**path, name: made}) if made is not None else None

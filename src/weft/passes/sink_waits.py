@@ -136,7 +136,7 @@ def _why(program: Program, sink: _Sink, edges: list[tuple[int, Kind]]) -> str:
     if sink.stop == len(program):
         return "the end: only the caller reads it"
     op = program.ops[sink.blocker]
-    used = {ref.name for ref in op.refs()}
+    used = {*op.given}
     if any(program.ops[position].name in used for position in sink.chain):
         return f"its first reader %{op.name}"
     kinds = {kind for earlier, kind in edges if earlier in sink.chain}
