@@ -33,7 +33,7 @@ from weft.run.samples import Effort, from_all
 
 LIMIT = 0.15
 RANKS = 2
-_EFFORT = Effort(rounds=5, sample_s=0.03, growth=4, longest_s=0.04)
+_EFFORT = Effort(rounds=3, sample_s=0.06, growth=4, longest_s=0.04)  # a sample is about as long as a step
 _REPETITIONS = 7  # of each step, before and after a calibration
 _LAYERS = 4
 _ROWS, _WIDTH = 256, 1024  # a layer multiplies 256x1024 by 1024x1024, a few milliseconds on one core

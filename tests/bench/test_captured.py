@@ -80,12 +80,12 @@ def check(case: Case, *also: str) -> None:
 def sent(rank: int, place: Hosts) -> tuple[str, list[str], set[int], float]:
     """The namespace, devices and cores of a rank, and the seconds that a megabyte takes at 80 Mbit/s."""
     place.set_rate(80e6)
-    dist.barrier()
+    devices = json.loads(subprocess.run(["ip", "-json", "link"], capture_output=True, check=True).stdout)
+    names = [device["ifname"] for device in devices]
+    dist.barrier()  # the link is gone with the first of them that ends
     begin = perf_counter()
     dist.all_gather(list(torch.empty(2, 2**18)), torch.ones(2**18))
     seconds = perf_counter() - begin
-    devices = json.loads(subprocess.run(["ip", "-json", "link"], capture_output=True, check=True).stdout)
-    names = [device["ifname"] for device in devices]
     return os.readlink("/proc/self/ns/net"), names, os.sched_getaffinity(0), seconds
 
 
