@@ -135,8 +135,11 @@ class _Search:
         found = [best]
         if self._options.reorder_compute and sum(held) > _WORTH_IT * placed.run.step_us:
             program, priced = self.original.program, self.original.prices
-            for times, (rule, looks) in product(_REACHES, _LISTS):
-                order = listed(program, priced, rule, times * max(held), self._keeping.order(), looks, looks)
+            for times, (rule, looks_ahead) in product(_REACHES, _LISTS):
+                reach_us = times * max(held)
+                order = listed(
+                    program, priced, rule, reach_us, self._keeping.order(), patient=looks_ahead, feeding=looks_ahead
+                )
                 found.append(self._candidate(order)[0])
         fitting = [(order, after) for order, after in found if self._keeping.allows(after)]
         order, after = min([(same, self.original), *fitting], key=lambda one: one[1].step_us)

@@ -36,13 +36,13 @@ class Chained(CustomSchedulerPass):
 
     def __call__(self, nodes: list[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
         places = _places()
-        communicating = sorted((node for node in nodes if _communicates(node)), key=lambda node: _place(node, places))
+        place = {node: _place(node, places) for node in nodes if _communicates(node)}
+        communicating = sorted(place, key=place.__getitem__)
         for before, after in pairwise(communicating):
             _put_behind(before, after)
-        known = [_place(node, places) for node in communicating]
         for node in nodes:
-            if (node.is_extern() or node.is_template()) and not _communicates(node):
-                behind = bisect_left(known, _first_place(node, places))
+            if (node.is_extern() or node.is_template()) and node not in place:
+                behind = bisect_left(communicating, _first_place(node, places), key=place.__getitem__)
                 if behind > 0:
                     _put_behind(communicating[behind - 1], node)
         if communicating:

@@ -176,7 +176,7 @@ class Between:
         """How long something is in flight at least: what must have landed before one of the chain's ops is not in the
         air together with what is launched behind it."""
         apart = map(sum, zip(self.flights_before, self.flights_behind[1:], strict=False))
-        return max(self.flights_before[-1], *apart) if self.chain else self.flights_before[-1]
+        return max([self.flights_before[-1], *apart])
 
     def contended_us(self, slowdown: float) -> float:
         """The step is no shorter than this, as compute is slower while anything is in flight, and what is in flight at
