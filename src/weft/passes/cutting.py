@@ -25,6 +25,8 @@ COUNTS = (2, 4, 8)
 _STRETCHES = 32  # of chains are tried, about: the more collectives there are, the shorter are those that are looked at
 _HOPELESS = 1.05  # times what it takes whole: if chains in one piece take more, they are not divided either
 
+_NONE: frozenset[int] = frozenset()
+
 Span = tuple[int, int]  # from which collective of a chain up to which, without it
 
 
@@ -35,6 +37,7 @@ class Way:
     - `spans`: for each chain, the stretches that are cut as one, in order
     - `chunks`: into how many chunks all of them are cut
     - `inside`: which collectives are done inside matmuls, by their number among those of all chains
+    - `joined`: which of these are inside one matmul for several
 
     Whatever is neither cut nor inside a matmul stays as it is.
     """
@@ -42,6 +45,7 @@ class Way:
     spans: tuple[tuple[Span, ...], ...]
     chunks: int = 0
     inside: tuple[int, ...] = ()
+    joined: frozenset[int] = _NONE
     us: float = 0.0
 
     def regions(self, chains: Sequence[Chain]) -> list[Region]:
@@ -58,11 +62,12 @@ class Way:
 
     def nothing(self, us: float) -> Way:
         """The way that leaves all as it is, which takes so long."""
-        return replace(self, spans=((),) * len(self.spans), inside=(), us=us)
+        return replace(self, spans=((),) * len(self.spans), inside=(), joined=_NONE, us=us)
 
     def outside(self, numbers: Container[int]) -> Way:
         """The way with these collectives outside of matmuls."""
-        return replace(self, inside=tuple(one for one in self.inside if one not in numbers))
+        inside = tuple(one for one in self.inside if one not in numbers)
+        return replace(self, inside=inside, joined=self.joined & {*inside})
 
     def fewer(self) -> Iterator[Way]:
         """The ways with less of it: nothing at all; or without a stretch, or a collective at the end of one or inside a
@@ -172,10 +177,16 @@ class Trials:
         numbers = tuple(number for number in found[0] if all(number in one for one in found))
         if not numbers:
             return None
-        best = self._timed(replace(as_it_is, inside=numbers), sample)
+        several = frozenset(number for number in numbers if all(one[number].can_be_joined for one in found))
+        apart = replace(as_it_is, inside=numbers)
+        best = min(
+            (self._timed(replace(apart, joined=one), sample) for one in dict.fromkeys([_NONE, several])), key=_us
+        )
         for number in numbers:
             fewer = best.outside((number,))
             best = min(best, self._timed(fewer, sample), key=_us) if fewer.inside else best
+        for number in sorted(best.joined):
+            best = min(best, self._timed(replace(best, joined=best.joined - {number}), sample), key=_us)
         return best
 
     def _matches(self, part: Program, chains: Sequence[Chain]) -> Mapping[int, Match]:
@@ -207,8 +218,8 @@ class Trials:
         if cut_twice(regions) is not None:
             return None
         made = cut(sample.part, sharing(sample.part, regions, self.sum_chunks), "") if regions else sample.part
-        starts = [starts_of(chains)[number].name for chains in sample.copies for number in way.inside]
-        matches = [find_fused(made, name) for name in starts]
+        starts = [(starts_of(chains)[number].name, number) for chains in sample.copies for number in way.inside]
+        matches = [find_fused(made, name, number in way.joined) for name, number in starts]
         fused = [match for match in matches if isinstance(match, Match)]
         if len(fused) < len(matches):  # its matmul is cut
             return None

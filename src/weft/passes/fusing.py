@@ -5,43 +5,50 @@ for those who also use it otherwise. A matmul and the reduce-scatter of its resu
 slices that cut nothing away may stand between them, and so may the split and the concatenation by which a dimension
 other than the first is gathered or scattered.
 
+Several matmuls of one gather are small, and smaller still in as many parts as there are shards. They can be *joined*:
+their right factors are put side by side in one matrix, and each shard is multiplied once.
+
 `find_fused` decides about one collective, `apply_fused` carries any number of such matches out. Whether it pays is for
 the caller to find out: a match has the op that would be made, with the specs of what it would be given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.analysis.fused import fused_results
 from weft.errors import PlanError
 from weft.ir.args import Arg, Ref
+from weft.ir.dims import hint
 from weft.ir.editor import Editor
 from weft.ir.program import Op, Program
-from weft.ir.specs import ScalarSpec, Spec, TensorSpec
+from weft.ir.specs import ScalarSpec, Spec, TensorSpec, row_major
 from weft.ir.targets import traits_of
-from weft.passes.factors import Factors, Matmul
+from weft.passes.factors import Factors
 from weft.passes.gathering import Gathering, gathering
-from weft.passes.holders import unfit
+from weft.passes.holders import CAT, unfit
 from weft.passes.scattering import Scattering, scattering
 
-_VIEW, _RESHAPE, _CONTIGUOUS, _T = (
+_VIEW, _RESHAPE, _CONTIGUOUS, _SLICE, _T = (
     "aten.view.default",
     "aten.reshape.default",
     "aten.contiguous.default",
+    "aten.slice.Tensor",
     "aten.t.default",
 )
+_LEFT, _RIGHT = "<left>", "<right>"  # the factors of an op that is not yet in a program
 
 
 @dataclass(frozen=True)
 class Match:
     """A collective that can be inside a matmul.
 
-    - `op`: what would be made, without a name of its own; its left factor is called `left`, and is made by a view of
+    - `op`: what would be made, without a name of its own; its left factor, which has none either, is made by a view of
       the value that the collective or the matmul is given now
     - `inputs`: the specs of what it is given, as a cost model wants them
     - `matmuls`, `dropped`: what it does instead, and what nobody needs any more then, the collective among them
+    - `columns`: how many columns each of its right factors has in one matrix; none if each is given by itself
     """
 
     start: str
@@ -50,10 +57,36 @@ class Match:
     matmuls: tuple[str, ...]
     dropped: tuple[str, ...]
     found: Gathering | Scattering
+    columns: tuple[int, ...] = ()
+
+    @property
+    def can_be_joined(self) -> bool:
+        """Whether there are several matmuls that one could do for all."""
+        rights = self.inputs[1:]
+        alike = len(rights) == len(self.matmuls) > 1 and len({right.dtype for right in rights}) == 1
+        return alike and all(isinstance(right.shape[1], int) for right in rights)
+
+    def joined(self) -> Match:
+        """The same with one matmul for all of its matmuls."""
+        left, *rights = self.inputs
+        columns = tuple(hint(right.shape[1]) for right in rights)
+        inputs = left, TensorSpec((rights[0].shape[0], sum(columns)), rights[0].dtype)
+        bare = replace(self.op, args=(self.op.args[0], (Ref(_RIGHT),), *self.op.args[2:]))
+        out = fused_results(bare, inputs)
+        assert not isinstance(out, str), out
+        return replace(self, op=replace(bare, out=out), inputs=inputs, columns=columns)
 
 
-def find_fused(program: Program, start: str) -> Match | str:
-    """How the collective that `start` begins can be inside a matmul, or why it cannot."""
+def find_fused(program: Program, start: str, joined: bool = False) -> Match | str:
+    """How the collective that `start` begins can be inside a matmul, or inside several of them `joined` to one; or why
+    it cannot."""
+    found = _find_fused(program, start)
+    if isinstance(found, str) or not joined:
+        return found
+    return found.joined() if found.can_be_joined else "there are no matmuls that one could do for all"
+
+
+def _find_fused(program: Program, start: str) -> Match | str:
     why = unfit(program, program[start])
     if why is not None:
         return why
@@ -68,23 +101,22 @@ def find_fused(program: Program, start: str) -> Match | str:
 
 def _gather_match(program: Program, found: Gathering) -> Match | str:
     factors = Factors.of(program, found.matmuls)
-    args = (Ref("left"), *factors.gather_args(found.dim))
+    args = (Ref(_LEFT), *factors.gather_args(found.dim))
     kwargs: dict[str, Arg] = {} if found.whole_used or factors.scaled else {"return_A": False}
     target = "all_gather_scaled_matmul.fused" if factors.scaled else "all_gather_matmul.fused"
-    return _match(program, found, found.matmuls, target, args, kwargs, factors)
+    return _match(program, found, target, args, kwargs, factors)
 
 
 def _scatter_match(program: Program, found: Scattering) -> Match | str:
-    factors = Factors.of(program, (found.matmul,))
-    args = (Ref("left"), *factors.scatter_args(found.dim, found.whole))
+    factors = Factors.of(program, found.matmuls)
+    args = (Ref(_LEFT), *factors.scatter_args(found.dim, found.whole))
     target = "scaled_matmul_reduce_scatter.fused" if factors.scaled else "matmul_reduce_scatter.fused"
-    return _match(program, found, (found.matmul,), target, args, {}, factors)
+    return _match(program, found, target, args, {}, factors)
 
 
 def _match(
     program: Program,
     found: Gathering | Scattering,
-    matmuls: Sequence[Matmul],
     target: str,
     args: tuple[Arg, ...],
     kwargs: Mapping[str, Arg],
@@ -92,14 +124,14 @@ def _match(
 ) -> Match | str:
     start = program[found.start]
     # It sees what the matmuls saw that are its sources. A product that is scattered is nowhere any more.
-    stands_for = [one.name for one in matmuls] if isinstance(found, Gathering) else [found.wait]
+    stands_for = [one.name for one in found.matmuls] if isinstance(found, Gathering) else [found.wait]
     sources = (start.name, *stands_for)
     bare = Op("fused", target, args, kwargs, (), traits_of(target), None, start.origin, sources, start.comm)
     inputs = (found.left, *factors.specs)
     out = fused_results(bare, inputs)
     if isinstance(out, str):
         return f"the fused op {out}"
-    names = tuple(one.name for one in matmuls)
+    names = tuple(one.name for one in found.matmuls)
     return Match(start.name, replace(bare, out=out), inputs, names, found.dropped, found)
 
 
@@ -123,8 +155,7 @@ def _gather(editor: Editor, program: Program, match: Match, found: Gathering) ->
         editor.move_before(name, found.wait)
     made = _Maker(editor, program, found.wait)
     fused = made.fused(match, found.sent)
-    for number, matmul in enumerate(found.matmuls, start=1):
-        product = made.part(fused, number, match.op.out[number], matmul.name)
+    for matmul, product in zip(found.matmuls, made.products(match, fused), strict=True):
         editor.remove(matmul.name, use=made.shaped(product, program[matmul.name]))
     if found.whole_used:
         whole = made.part(fused, 0, match.op.out[0], found.whole)
@@ -156,22 +187,60 @@ class _Maker:
         self._specs: dict[str, Spec] = {}
 
     def fused(self, match: Match, left: str) -> str:
-        """The fused op and what it needs first: its left factor in the right shape, right ones transposed."""
-        given = self._viewed(left, match.inputs[0], match.op.origin)
-        factors = {"left": given}
-        for matmul in match.found.matmuls if isinstance(match.found, Gathering) else (match.found.matmul,):
+        """The fused op and what it needs first: its left factor in the right shape, right ones transposed or joined."""
+        factors = {_LEFT: self._viewed(left, match.inputs[0], match.op.origin)}
+        if match.columns:
+            factors[_RIGHT] = self._side_by_side(match)
+        else:
+            factors |= self._each(match)
+        args = tuple(_with(arg, factors) for arg in match.op.args)
+        return self._add(replace(match.op, args=args))
+
+    def _each(self, match: Match) -> dict[str, str]:
+        """By what right factors and scales are replaced that are not yet as the op wants them."""
+        factors: dict[str, str] = {}
+        for matmul in match.found.matmuls:
             if matmul.transposed:
                 factors[matmul.right] = self._transposed(matmul.right, match.op.origin)
             if matmul.scale is not None and matmul.scale_shape is not None:
                 scale = TensorSpec(matmul.scale_shape, self._spec(matmul.scale).dtype)
                 factors[matmul.scale] = self._viewed(matmul.scale, scale, match.op.origin)
-        args = tuple(_with(arg, factors) for arg in match.op.args)
-        return self._add(replace(match.op, args=args))
+        return factors
+
+    def _side_by_side(self, match: Match) -> str:
+        """The right factors in one matrix. Where all of them lie column by column, as weights do, so does that one."""
+        origin, spec, matmuls = match.op.origin, match.inputs[1], match.found.matmuls
+        turned = all(one.transposed or self._spec(one.right).strides == (1, spec.shape[0]) for one in matmuls)
+        names = [one.right if one.transposed is turned else self._transposed(one.right, origin) for one in matmuls]
+        out = TensorSpec(spec.shape[::-1] if turned else spec.shape, spec.dtype)
+        args = (tuple(map(Ref, names)), 0 if turned else 1)
+        name = self._add(Op("right", CAT, args, {}, (out,), traits_of(CAT), None, origin))
+        return self._transposed(name, origin) if turned else name
+
+    def products(self, match: Match, fused: str) -> Iterator[str]:
+        """What stands for the product of each of the matmuls that a fused op does."""
+        if not match.columns:
+            for number, matmul in enumerate(match.matmuls, start=1):
+                yield self.part(fused, number, match.op.out[number], matmul)
+            return
+        (_, whole) = match.op.out
+        assert isinstance(whole, TensorSpec)
+        product, first = self._taken(fused, 1, whole, match.op.origin), 0
+        strides = whole.strides or row_major(whole.shape)
+        for matmul, columns in zip(match.matmuls, match.columns, strict=True):
+            spec = TensorSpec((*whole.shape[:-1], columns), whole.dtype, strides)
+            args = (Ref(product), len(whole.shape) - 1, first, first + columns)
+            op = Op("part", _SLICE, args, {}, (spec,), traits_of(_SLICE), None, self._program[matmul].origin, (matmul,))
+            yield self._add(op)
+            first += columns
 
     def part(self, fused: str, number: int, spec: Spec, source: str) -> str:
         """One of the results of a fused op, that stands for `source`."""
+        return self._taken(fused, number, spec, self._program[source].origin, (source,))
+
+    def _taken(self, fused: str, number: int, spec: Spec, origin: str, sources: tuple[str, ...] = ()) -> str:
         op = Op("part", "getitem", (Ref(fused), number), {}, (spec,), traits_of("getitem"))
-        return self._add(replace(op, origin=self._program[source].origin, sources=(source,)))
+        return self._add(replace(op, origin=origin, sources=sources))
 
     def shaped(self, value: str, like: Op) -> str:
         """A value as another was, for which it stands: in its shape, and row by row."""
@@ -195,7 +264,7 @@ class _Maker:
         spec = self._spec(value)
         rows, columns = spec.shape
         strides = (1, columns) if spec.strides is None else spec.strides[::-1]
-        out = TensorSpec((columns, rows), spec.dtype, strides)
+        out = TensorSpec((columns, rows), spec.dtype, None if strides == (rows, 1) else strides)
         return self._add(Op("right", _T, (Ref(value),), {}, (out,), traits_of(_T), None, origin))
 
     def _add(self, op: Op) -> str:

@@ -91,7 +91,8 @@ class MicroPipeline:
 
 
 def _match(program: Program, step: Step) -> Match:
-    found = find_fused(program, step.ops[0]) if len(step.ops) == 1 and step.ops[0] in program else "no such op"
+    is_there, joined = len(step.ops) == 1 and step.ops[0] in program, step.detail.get("joined", False) is True
+    found = find_fused(program, step.ops[0], joined) if is_there else "no such op"
     if isinstance(found, str):
         raise PlanError(f"this cannot be done inside a matmul in this program: {step}: {found}")
     return found
@@ -216,17 +217,20 @@ class _Search:
         for number, start in enumerate(starts_of(chains)):
             if start.name in cut:
                 continue
+            joined = number in way.joined
             found = (
-                find_fused(self.program, start.name) if number in way.inside else "what is around it hides it better"
+                find_fused(self.program, start.name, joined)
+                if number in way.inside
+                else "what is around it hides it better"
             )
             if isinstance(found, str):
                 self._remark(start.name, "refused", f"{what}, as others near by are: {found}")
                 continue
             if not self._claim(start.name, found.matmuls):
                 continue
-            inside = ", ".join(f"%{name}" for name in found.matmuls)
+            inside = ", ".join(f"%{name}" for name in found.matmuls) + (" as one" if joined else "")
             self._remark(found.start, "done", f"inside {inside}, by symmetric memory{gain}")
-            self.steps.append(Step("fuse", (found.start,)))
+            self.steps.append(Step("fuse", (found.start,), {"joined": True} if joined else {}))
 
     def _cut(self, chains: Sequence[Chain], way: Way, gain: str) -> None:
         for region in way.regions(chains):

@@ -31,6 +31,11 @@ class Scattering:
     whole: tuple[Dim, ...]
     dropped: tuple[str, ...]
 
+    @property
+    def matmuls(self) -> tuple[Matmul, ...]:
+        """The matmul alone, for those who would take several."""
+        return (self.matmul,)
+
 
 def scattering(program: Program, start: str) -> Scattering | str:
     """The reduce-scatter that `start` begins, with the matmul that makes what it scatters; or why there is none."""
