@@ -52,7 +52,7 @@ def test_patterns_of_a_layer(found: Outcome) -> None:
             Pattern("all-gather → matmul", "forward", 3, 3, 3, 0),
             Pattern("all-gather → matmul", "backward", 2, 2, 2, 0),
             Pattern("matmul → reduce-scatter", "forward", 2, 2, 2, 2),
-            Pattern("matmul → reduce-scatter", "backward", 3, 3, 1, 1),
+            Pattern("matmul → reduce-scatter", "backward", 3, 3, 3, 1),
             Pattern("matmul → all-gather", "forward", 1, 1, 0, 0),
             Pattern("no matmul next to it", "forward", 1, 0, 0, 0),
             Pattern("no matmul next to it", "backward", 4, 1, 0, 0),

@@ -228,7 +228,7 @@ class _Search:
                 continue
             if not self._claim(start.name, found.matmuls):
                 continue
-            inside = ", ".join(f"%{name}" for name in found.matmuls) + (" as one" if joined else "")
+            inside = ", ".join(f"%{name}" for name in found.matmuls) + (" as one" if found.as_one else "")
             self._remark(found.start, "done", f"inside {inside}, by symmetric memory{gain}")
             self.steps.append(Step("fuse", (found.start,), {"joined": True} if joined else {}))
 
