@@ -67,17 +67,41 @@ def test_it_shares_the_parameters_of_the_module_that_it_came_from() -> None:
     assert [id(parameter) for parameter in lowered.parameters()] == [id(parameter) for parameter in module.parameters()]
 
 
+def listed(one: object) -> bool:
+    """Whether the collector looks at an object: it does not at those that are frozen."""
+    return any(known is one for known in gc.get_objects())
+
+
+def young(one: object) -> bool:
+    """Whether the collector will look at an object before long."""
+    return any(known is one for generation in (0, 1) for known in gc.get_objects(generation))
+
+
 def test_a_pause_of_the_collector_leaves_frozen_objects_frozen() -> None:
     one: list[object] = []  # watched by itself: how many objects are frozen changes as others are freed
     try:
         gc.freeze()
         with no_collection():
-            pass
-        assert not any(known is one for known in gc.get_objects()), "frozen objects are not listed"
+            many: list[object] = [[] for _ in range(200_000)]
+        assert not listed(one)
         gc.unfreeze()
-        assert any(known is one for known in gc.get_objects())
+        assert listed(one)
+        assert len(many) == 200_000
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.parametrize(("count", "soon"), [(200_000, False), (1_000, True)], ids=["much", "little"])
+def test_what_was_made_in_a_pause_is_looked_at_late_if_it_is_much(count: int, soon: bool) -> None:
+    gc.collect()
+    with no_collection():
+        made: list[object] = [[] for _ in range(count)]
+        found = made[-1]
+    gc.disable()
+    try:
+        assert young(found) is soon
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("enabled", [True, False])

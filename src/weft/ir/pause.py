@@ -6,6 +6,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_MUCH = 100_000  # objects
+
 
 @contextmanager
 def no_collection() -> Iterator[None]:
@@ -13,7 +15,8 @@ def no_collection() -> Iterator[None]:
 
     A large graph is a hundred thousand objects, all of them alive. Making so many at once starts collections that
     look at every object of the process, find nothing, and take as long as the work itself. So does the first one after
-    the pause, which looks at all that was made meanwhile; therefore that joins the objects that are known to last.
+    the pause, which looks at all that was made meanwhile; therefore that, if it is much, joins the objects that are
+    known to last. What is little is left to be looked at: garbage among those that last is found late.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -21,7 +24,8 @@ def no_collection() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            if not gc.get_freeze_count():  # what the user has frozen stays so
+            made, *_ = gc.get_count()
+            if made > _MUCH and not gc.get_freeze_count():  # what the user has frozen stays so
                 gc.freeze()
                 gc.unfreeze()  # not to where they were, but to the oldest generation
             gc.enable()

@@ -49,10 +49,8 @@ def scattering(program: Program, start: str) -> Scattering | str:
         if not isinstance(matmul, Matmul):
             return matmul if isinstance(matmul, str) else _not_a_matmul(program, made)
         matmuls.append(matmul)
-    if len(matmuls) > 1 and any(one.scale is not None for one in matmuls):
-        return f"%{made.name} is a sum of scaled products"
     way += [one.name for one in matmuls]
-    why = _used_elsewhere(program, start, way) or _written(program, matmuls, start)
+    why = _unlike(program, made, matmuls) or _used_elsewhere(program, start, way) or _written(program, matmuls, start)
     return why or _shaped(program, op, matmuls, cut, way)
 
 
@@ -101,6 +99,17 @@ def _shaped(
         return seen
     (wait,) = pairs(program).waits[start.name]
     return Scattering(start.name, wait, left, dim, (seen, *matmuls[1:]), whole, (start.name, *way))
+
+
+def _unlike(program: Program, made: Op, matmuls: Sequence[Matmul]) -> str | None:
+    """Why one matmul could not make what several do together."""
+    if len(matmuls) > 1 and any(one.scale is not None for one in matmuls):
+        return f"%{made.name} is a sum of scaled products"
+    if len({one.name for one in matmuls}) < len(matmuls):
+        return f"%{made.name} adds up a product several times"
+    if len({(rows_and_depth(program, one) or (0,))[0] for one in matmuls}) > 1:
+        return f"%{made.name} adds up products that have different numbers of rows"
+    return None
 
 
 def _not_a_matmul(program: Program, made: Op) -> str:
