@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
 
+from weft.analysis.kernels import only_moves
 from weft.analysis.orders import reordered
 from weft.analysis.pairs import pairs
 from weft.analysis.users import users
@@ -37,12 +38,13 @@ def exposed(program: Program, cost: CostModel, memory_limit: int | None) -> list
 
 
 def part_of(program: Program, stretches: Iterable[Iterable[str]], others: Collection[str] = ()) -> Program:
-    """For each stretch, all from the first of its ops to the last, one stretch after the other with a barrier between,
-    without other collectives than are among them: what those bring is given, as is all that comes from elsewhere. What
-    is used later is returned, unless it is by one of the `others` alone."""
+    """For each stretch, all from the first of its ops to the last and what only moves that about right behind it, one
+    stretch after the other with a barrier between, without other collectives than are among them: what those bring is
+    given, as is all that comes from elsewhere. What is used later is returned, unless it is by one of the `others`
+    alone."""
     chosen = [set(names) for names in stretches]
     places = [[program.index[name] for name in names] for names in chosen]
-    covered = sorted({place for one in places for place in range(min(one), max(one) + 1)})
+    covered = sorted({place for one in places for place in range(min(one), _moved_until(program, max(one)) + 1)})
     first = {min(one) for one in places} - {covered[0]}
     starts, collectives = pairs(program).start, set[str]().union(*chosen)
     inside: dict[str, Op] = {}
@@ -68,6 +70,14 @@ def part_of(program: Program, stretches: Iterable[Iterable[str]], others: Collec
     }
     outputs = tuple(Ref(name) for name in inside if name in needed)
     return Program((*given.values(), *inside.values()), outputs, rank=program.rank)
+
+
+def _moved_until(program: Program, place: int) -> int:
+    """The position of the last op after this one up to which there is nothing but views, copies and casts. What is put
+    together there from chunks need not be put together before."""
+    while place + 1 < len(program) and only_moves(program.ops[place + 1]):
+        place += 1
+    return place
 
 
 def signature(program: Program, chosen: Iterable[str]) -> Hashable:

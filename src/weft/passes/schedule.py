@@ -32,7 +32,7 @@ from weft.sim.timeline import Timeline
 from weft.sim.units import size_text
 
 _WORTH_IT = 0.01  # of the step: if less than this is exposed, compute is not reordered for it
-_REACHES = (4, 16)  # how far ahead compute is looked for, in times of the longest collective that is exposed
+_REACHES = (4, 16, 64)  # how far ahead compute is looked for, in times of the longest collective that is exposed
 _LISTS = ((longest_tail, False), (in_turn, True))  # the rules by which it is listed; patient and feeding, or neither
 
 
