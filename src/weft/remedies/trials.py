@@ -33,8 +33,10 @@ class Trial:
     held: Mapping[str, float]
 
     def left(self, program: Program, starts: Iterable[str]) -> Mapping[str, float]:
-        """For how long it would wait for what became of these starts of a program. Buckets may be others then: all
-        that has a member in common counts."""
+        """For how long it would wait for what became of these starts of a program: in the same program for each itself.
+        Elsewhere buckets and chunks may be others: all that has a member in common counts."""
+        if self.program is program:
+            return {start: self.held.get(start, 0.0) for start in starts}
         heirs: dict[str, set[str]] = {}
         for name in self.held:
             for member in members(self.program, name):
