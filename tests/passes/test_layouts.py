@@ -33,6 +33,13 @@ def test_views_keep_their_shapes_and_skip_what_lies_between_the_rows() -> None:
     }
 
 
+def test_views_stay_on_their_device() -> None:
+    text = TEXT.replace("%same: f32[6,8]", "%same: f32[6,8]@meta")
+    found = spread_views(program(text), "y", 20)
+    assert found is not None
+    assert {op.name: spec.device for op, spec in found} == {"same": "meta", "heads": "", "halves": ""}
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

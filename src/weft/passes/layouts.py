@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from weft.analysis.kernels import ELEMENTWISE
@@ -50,7 +51,7 @@ def _spread(view: object, matrix: object, step: int) -> TensorSpec | None:
         return None
     outer = row_major(tuple(sizes[:inner]))
     strides = (*(one * step for one in outer), *row_major(tuple(sizes[inner:])))
-    return TensorSpec(view.shape, view.dtype, strides)
+    return replace(view, strides=strides)
 
 
 def _inner(sizes: Sequence[int], columns: object) -> int | None:
