@@ -83,3 +83,25 @@ def test_small_gradients_are_copied_together_where_memory_must_not_grow() -> Non
 def _step_in_time(program: Program, machine: str) -> float:
     """The step if collectives are only launched when their time has come."""
     return weft.optimize(program, machine, passes="schedule").after.step_us
+
+
+def hybrid_gradients(count: int) -> Program:
+    """Gradients, one made from the other, that are scattered within nodes and then averaged between them."""
+    lines = ["weft 1", "group shard = 0..7", "group replicate = 0..56 by 8", "", "%x: bf16[4096,4096] = input()"]
+    for number in range(count):
+        lines += [
+            f"%g{number}: bf16[4096,4096] = aten.mm.default(%{f'g{number - 1}' if number else 'x'}, %x)",
+            f"%s{number}: bf16[512,4096] = reduce_scatter.start(%g{number}) sum over shard",
+            f"%t{number}: bf16[512,4096] = wait(%s{number})",
+            f"%a{number}: bf16[512,4096] = all_reduce.start(%t{number}) sum over replicate",
+            f"%w{number}: bf16[512,4096] = wait(%a{number})",
+        ]
+    return weft.parse("\n".join([*lines, "return " + ", ".join(f"%w{number}" for number in range(count)), ""]))
+
+
+def test_who_sends_a_result_on_frees_it() -> None:
+    program = hybrid_gradients(2)
+    (*_, average) = contract(program, prices(program, MACHINE)).pieces
+    assert average.comm.kind == "all_reduce"
+    assert average.makes == average.frees == 512 * 4096 * 2
+    assert not average.grows  # so it is launched when it is ready

@@ -125,11 +125,13 @@ class _Contraction:
         """For each piece, the bytes that its launch makes, and those that its wait frees."""
         makes, frees = [0] * len(self._windows), [0] * len(self._windows)
         for hold in holds:
-            if hold.made >= 0 and not hold.at_wait:
-                makes[hold.made] += hold.nbytes
-            elif hold.until < 2 * len(self._slots) - 1:
+            maker = -1 if hold.at_wait else hold.made
+            if maker >= 0:
+                makes[maker] += hold.nbytes
+            if hold.until < 2 * len(self._slots) - 1:
                 for number in hold.wait:
-                    frees[number] += hold.nbytes
+                    if number != maker:
+                        frees[number] += hold.nbytes
         return makes, frees
 
     def _piece(self, one: Window, makes: int, frees: int) -> Piece:
