@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from weft.analysis.kernels import ELEMENTWISE
+from weft.analysis.kernels import ELEMENTWISE, slice_args
 from weft.ir.args import Arg, Ref
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
@@ -66,6 +66,8 @@ class Rows:
         rule = RULES.get(op.target) or (_elementwise if op.target in ELEMENTWISE else None)
         made = self.spec(op)
         if rule is None or made is None or op.traits.random or not self.is_at(made, axis):
+            return None
+        if self.full(made, axis) is None:  # chunks of it could not be put together
             return None
         found = rule(self, op, made, axis)
         if found is None or not all(self.is_at(self.of(name), one) for name, one in found.items()):
@@ -214,7 +216,7 @@ def _permuted(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
 def _sliced(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
     """Along another dimension, or no more than what is at the end of this one."""
     (name, spec) = rows.tensors(op)[0]
-    dim, first, _, step = (*op.args[1:], *(None,) * 4)[:4]
+    dim, first, _, step = slice_args(op)
     if len(op.given) != 1 or not isinstance(dim, int | None) or step not in (1, None):
         return None
     if (dim or 0) % len(spec.shape) != axis.dim:
@@ -358,16 +360,16 @@ def _bias(op: Op) -> tuple[str, ...]:
 
 def _gathered(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
     assert op.comm is not None, "a start communicates"
-    if axis.dim:
-        return _sent(op, axis)
-    return _sent(op, replace(axis, outer=axis.outer // op.comm.group.size)) if not axis.dropped else None
+    if axis.dropped:
+        return None
+    return _sent(op, axis if axis.dim else replace(axis, outer=axis.outer // op.comm.group.size))
 
 
 def _scattered(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
     assert op.comm is not None, "a start communicates"
-    if axis.dim:
-        return _sent(op, axis)
-    return _sent(op, replace(axis, outer=axis.outer * op.comm.group.size)) if not axis.dropped else None
+    if axis.dropped:
+        return None
+    return _sent(op, axis if axis.dim else replace(axis, outer=axis.outer * op.comm.group.size))
 
 
 def _exchanged(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
@@ -380,7 +382,7 @@ def _exchanged(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None
 
 
 def _reduced_by_all(rows: Rows, op: Op, made: TensorSpec, axis: Axis) -> Given | None:
-    return _sent(op, axis)
+    return _sent(op, axis) if not axis.dropped else None  # chunks have the padding, and would send it
 
 
 def _sent(op: Op, axis: Axis) -> Given | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from weft.ir.args import refs
+from weft.ir.args import Arg, refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import ScalarSpec, TensorSpec, row_major
 
@@ -51,6 +51,11 @@ def input_specs(program: Program, op: Op) -> tuple[TensorSpec, ...]:
 def only_moves(op: Op) -> bool:
     """Whether an op moves data and computes nothing: a view, a copy, a cast, a concatenation."""
     return op.traits.is_view or op.traits.copies or op.target in MOVES
+
+
+def slice_args(op: Op) -> tuple[Arg, ...]:
+    """Dimension, beginning, end and step of a slice, by position or by keyword."""
+    return tuple(op.argument(place, name) for place, name in enumerate(("dim", "start", "end", "step"), start=1))
 
 
 def read_names(op: Op) -> tuple[str, ...]:

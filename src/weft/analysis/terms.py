@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
+from weft.analysis.kernels import slice_args
 from weft.analysis.storages import storages
 from weft.analysis.term_table import Table
 from weft.ir.args import Ref
@@ -144,7 +145,7 @@ class _Walk:
         return None
 
     def _sliced(self, op: Op, term: int, given: TensorSpec) -> int | None:
-        dim, first, last, step = (*op.args[1:], *(None,) * 4)[:4]
+        dim, first, last, step = slice_args(op)
         made = self._spec(op.name)
         if (
             made is None

@@ -104,9 +104,14 @@ def _windows(program: Program) -> Mapping[str, Window]:
             prelude=tuple(sorted(prelude)),
             family=tuple(family[1:]),
             flying=tuple(family[1:first]),
-            overwritten=min(overwritten.get(name, len(program)) for name in waits[op.name]),
+            overwritten=min(_moved(overwritten.get(name, len(program)), members, used) for name in waits[op.name]),
         )
     return found
+
+
+def _moved(writer: int, members: set[int], used: int) -> int:
+    """Where one who overwrites what is sent will stand: a member of the family goes to before the first use."""
+    return used if writer in members and writer < used else writer
 
 
 def _overwritten(program: Program) -> Mapping[str, int]:

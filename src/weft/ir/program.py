@@ -94,11 +94,12 @@ class Op:
         """The values that it is given, in order, with repetition; `given` has their names."""
         return tuple(map(Ref, self.given))
 
-    def argument(self, key: int | str) -> Arg:
-        """The argument at a position or under a keyword; None where it was left out."""
+    def argument(self, key: int | str, name: str = "") -> Arg:
+        """The argument at a position, or under a keyword; None where it was left out. One that has a `name` may be
+        given in either way."""
         if isinstance(key, str):
             return self.kwargs.get(key)
-        return self.args[key] if key < len(self.args) else None
+        return self.args[key] if key < len(self.args) else self.kwargs.get(name)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from weft.analysis.terms import CASTS
+from weft.analysis.users import users
 from weft.analysis.windows import Window
 from weft.ir.args import refs
-from weft.ir.program import Program
+from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
 
 # They give the same elements in the same order, row by row.
@@ -46,6 +47,11 @@ def conversions(program: Program, member: Window) -> int:
 def returned(program: Program) -> frozenset[str]:
     """The values that a program returns."""
     return program.fact(_returned)
+
+
+def seen_in_flight(program: Program, start: Op) -> bool:
+    """Whether something else than waits is given the result of a start: a view of it, or the caller."""
+    return start.name in returned(program) or any(not user.is_wait for user in users(program)[start.name])
 
 
 def _returned(program: Program) -> frozenset[str]:

@@ -28,7 +28,8 @@ class Remark:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.pass_name}: {self.verdict}: %{self.op}: {self.message}"
+        of = f" %{self.op}:" if self.op else ""
+        return f"{self.pass_name}: {self.verdict}:{of} {self.message}"
 
 
 @dataclass(frozen=True, slots=True)

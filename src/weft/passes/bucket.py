@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from weft.analysis.traffic import total_bytes
@@ -73,11 +73,17 @@ class BucketPass:
         buckets = combine(chosen, choice.key, choice.fits)
         steps = [bucket_step(program, bucket, self.mode) for bucket in buckets if len(bucket) > 1]
         remarks += [self._remark(bucket, choice, program, context) for bucket in buckets]
-        return Plan(pass_text(self), fingerprint(program), tuple(steps), tuple(remarks))
+        return Plan(pass_text(self._with_caps(choice.most)), fingerprint(program), tuple(steps), tuple(remarks))
 
     def apply(self, program: Program, plan: Plan) -> Program:
         """Merge what the plan says."""
         return apply_buckets(program, plan)
+
+    def _with_caps(self, most: int) -> BucketPass:
+        """The same pass as text can say it: what a function said for so many buckets."""
+        if not callable(self.cap_mb):
+            return self
+        return replace(self, cap_mb=tuple(self.cap_bytes(number) / 1e6 for number in range(most)))
 
     def cap_bytes(self, number: int) -> float:
         """How many bytes the bucket of this number may have."""
@@ -110,6 +116,11 @@ class _Choice:
         self._numbers: dict[Hashable, int] = {}
         self._joints: dict[str, Joint] = {}  # of each bucket, by its first member
         self.why: dict[str, str] = {}
+
+    @property
+    def most(self) -> int:
+        """How many buckets of one key there were at most."""
+        return max(self._numbers.values(), default=0) + 1
 
     def key(self, window: Window) -> Hashable:
         module = enclosing(window.start.origin, self._options.only) if self._options.by_module else ""

@@ -58,8 +58,7 @@ class BucketAuto:
     max_mb: float = 1000.0
 
     def __post_init__(self) -> None:
-        if self.mode != "auto":
-            check_options(self.name, self.kinds, self.mode)
+        check_options(self.name, self.kinds, self.mode if self.mode != "auto" else "default")
         if not self.max_mb >= 0:
             raise OptionError(f"bucket_auto: max_mb must be at least 0, not {self.max_mb}")
 

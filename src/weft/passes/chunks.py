@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from weft.analysis.axes import Axis
+from weft.analysis.kernels import slice_args
 from weft.ir.args import Arg, Ref, map_leaves, refs
 from weft.ir.dims import Dim
 from weft.ir.program import Op
@@ -107,7 +108,7 @@ class Chunks:
 
     def _trims(self, op: Op, axis: Axis) -> bool:
         """Whether a slice takes off no more than padding, which chunks keep until they are put together."""
-        dim, rank = op.argument(1), len(op.out[0].shape)
+        dim, rank = slice_args(op)[0], len(op.out[0].shape)
         return (dim if isinstance(dim, int) else 0) % rank == axis.dim
 
     def _lies_apart(self, op: Op, names: Mapping[str, Ref]) -> bool:

@@ -76,7 +76,7 @@ def _joined(program: Program, start: Op) -> _Found | str:
     """Matmuls of what arrives once it has been joined along another dimension than the first."""
     arrived, ranks = holders(program, start.name), _group(start).size
     for cat in _cats(program, arrived):
-        cut, along = cut_of(program, cat), cat.argument(1)
+        cut, along = cut_of(program, cat), cat.argument(1, "dim")
         if cut is None or cut.base not in arrived or (cut.dim, cut.parts) != (0, ranks) or not isinstance(along, int):
             continue
         first, *rest = (size for size in tensor(program, cut.base).shape if isinstance(size, int))

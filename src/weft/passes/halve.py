@@ -14,6 +14,7 @@ from weft.ir.editor import Editor
 from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import TensorSpec
 from weft.ir.targets import traits_of
+from weft.passes.absorbing import seen_in_flight
 from weft.passes.base import Context, Plan, Remark, Step, check_fits, fingerprint
 from weft.passes.knots import is_written
 from weft.passes.micro_pipeline import MicroPipeline
@@ -95,9 +96,14 @@ def _refusal(program: Program, start: Op) -> str | None:
         return f"{comm.reduce_op} is no sum"
     if comm.group.size < 2 or len(pairs(program).waits[start.name]) != 1:
         return "it is a group of one, or not waited for once"
+    if seen_in_flight(program, start):
+        return "something else than a wait uses its result in flight"
     if is_written(program, start):
         return "its result is written to in place"
     spec = program[sent.name].out[0]
+    (made,) = start.out
+    if isinstance(made, TensorSpec) and (made.device or made.strides is not None):
+        return "its result lies on another device, or not row by row"
     rows = _rows(spec)
     if rows is None or rows % comm.group.size:
         return f"its rows cannot be divided among {comm.group.size} ranks"

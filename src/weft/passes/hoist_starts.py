@@ -75,11 +75,14 @@ def _hoists(program: Program, chosen: Group | None) -> Iterator[_Hoist]:
     positions: list[int] = []
     goals: list[int] = []
     previous: dict[Group, str] = {}
-    for op in program.starts:
+    for op in program.communicating:
+        if op.inside is not None:  # it stays where it is, and none of its group overtakes it
+            goal[program.index[op.name]], previous[op.inside.group] = program.index[op.name], op.name
+            continue
         if op.comm is None or (chosen is not None and op.comm.group != chosen):
             continue
         position, group = program.index[op.name], op.comm.group
-        stops = [(inputs_end, "the inputs of the program")]
+        stops = [(min(inputs_end, position - 1), "the inputs of the program")]
         for earlier in dependencies(program).before[position]:
             stops.append((goal.get(earlier, earlier), reasons(earlier, op)))
         if rival := previous.get(group):

@@ -17,8 +17,10 @@ from weft.analysis.dependencies import dependencies
 from weft.analysis.pairs import pairs
 from weft.analysis.windows import Window, windows
 from weft.errors import WeftWarning
+from weft.ir.program import Program
 from weft.ir.text import counted
 from weft.passes.fitting_in import Limits
+from weft.passes.pinning import pinned
 from weft.passes.schedule import SchedulePass
 from weft.sim.contract import contract
 from weft.sim.intervals import Interval
@@ -47,10 +49,9 @@ class Knobs:
             warnings.simplefilter("ignore", WeftWarning)  # whoever set the limit has been told
             return self.options.limits(self.peak, self.memory_limit)
 
-    @property
-    def pinned(self) -> frozenset[str]:
+    def pinned(self, program: Program) -> frozenset[str]:
         """The starts that stay where they are."""
-        return frozenset(pin.partition("@")[0] for pin in self.options.pin)
+        return pinned(program, self.options.pin)
 
 
 def held_up(timeline: Timeline, knobs: Knobs, most: int | None = None) -> tuple[Exposure, ...]:
@@ -114,7 +115,7 @@ class _Holdups:
 
     def _limit(self, window: Window, places: range, nbytes: int, where: int) -> Cause | None:
         """The limit that keeps a collective from being in flight at these places, if one does."""
-        if window.start.name in self.knobs.pinned:
+        if window.start.name in self.knobs.pinned(self.timeline.program):
             return Cause("pinned", 0.0, "", "it is pinned to its place")
         for find in (self._memory(places, nbytes), self._in_flight(window, places)):
             for cause in find:

@@ -37,7 +37,10 @@ def _follower(program: Program, member: Window) -> Op | None:
         return None
     op = readers[0]
     alone = op.args[:1] == op.refs() and op.traits == PURE
-    whole = isinstance(op.out[0], TensorSpec) and op.out[0].strides is None
+    (made,), (sent,) = op.out, member.start.out
+    if not isinstance(made, TensorSpec) or not isinstance(sent, TensorSpec):
+        return None
+    whole = made.strides is None and made.device == sent.device
     return op if alone and whole and (op.target in CASTS or scaling(op) is not None) else None
 
 

@@ -83,9 +83,9 @@ class Keeping:
 def _chains(program: Program) -> Iterator[tuple[str, list[str]]]:
     """The starts of each group, in their order."""
     found: dict[str, list[str]] = {}
-    for op in program.starts:
-        assert op.comm is not None, "a start communicates"
-        found.setdefault(op.comm.group.name, []).append(op.name)
+    for op in program.communicating:
+        assert op.collective is not None, "it communicates"
+        found.setdefault(op.collective.group.name, []).append(op.name)
     yield from sorted(found.items())
 
 

@@ -12,7 +12,7 @@ from weft.errors import OptionError, PlanError
 from weft.ir.args import Ref
 from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import TensorSpec
-from weft.passes.absorbing import conversions
+from weft.passes.absorbing import conversions, seen_in_flight
 from weft.passes.base import Plan, Step, check_fits
 from weft.passes.combine import place
 from weft.passes.merging import REDUCTIONS, WAYS, Bucket, merge
@@ -39,7 +39,10 @@ def check_options(pass_name: str, kinds: Sequence[str], mode: str) -> None:
 def mergeable(program: Program, kinds: Sequence[str], mode: str) -> tuple[list[Window], dict[str, str]]:
     """The collectives that can be in a bucket, in program order; and of the others, why not."""
     known = windows(program)
-    refused = {op.name: _refusal(op, known, kinds, mode) or _sent_on(program, op, mode) for op in program.starts}
+    refused = {
+        op.name: _refusal(op, known, kinds, mode) or _seen(program, op) or _sent_on(program, op, mode)
+        for op in program.starts
+    }
     able = [known[name] for name, why in refused.items() if why is None]
     return able, {name: why for name, why in refused.items() if why is not None}
 
@@ -110,11 +113,19 @@ def _refusal(op: Op, known: Mapping[str, Window], kinds: Sequence[str], mode: st
         return f"{op.target} writes to memory that is given to it"
     if not op.args or not isinstance(op.args[0], Ref) or not isinstance(op.out[0], TensorSpec):
         return "it is several collectives already"
+    if op.out[0].device:
+        return "its tensor lies on another device"
+    if mode != "coalesced" and op.out[0].strides is not None:
+        return "its result does not lie row by row"
     if op.comm.group.size < 2:
         return "its group has one rank"
     if kind == "all_to_all" and len({*_splits(op)}) > 1:
         return "it does not send as much to every rank"
     return None if op.name in known else "nobody waits for it"
+
+
+def _seen(program: Program, op: Op) -> str | None:
+    return "something else than a wait uses its result in flight" if seen_in_flight(program, op) else None
 
 
 def _sent_on(program: Program, op: Op, mode: str) -> str | None:

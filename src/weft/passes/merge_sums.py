@@ -100,6 +100,9 @@ def _refusal(
         return f"%{writer} writes to what is in %{added.name}"
     if place(pair) is None:
         return apart(program, pair)
+    first = min(member.used for member in pair)
+    if first != program.index[added.name]:
+        return f"both must be waited for before %{program.ops[first].name}, which comes before %{added.name}"
     if cost is not None and _saved_us(pair, cost) <= 0:
         return f"to add what is sent would take {-_saved_us(pair, cost):,.1f} us more"
     return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import ClassVar
 
+from weft.analysis.axes import Axis
 from weft.cost.model import CostModel
 from weft.errors import OptionError, PlanError, WeftWarning
 from weft.ir.program import Program
@@ -101,8 +102,10 @@ def _match(program: Program, step: Step) -> Match:
 def _region(program: Program, step: Step) -> Region:
     match step.detail:
         case {"start": str(start), "rows": int(rows), "dim": int(dim), "chunks": int(chunks)}:
-            if step.verb == "cut" and chunks > 1 and all(name in program for name in step.ops):
-                found = region_of(program, step.ops, start, rows, dim, chunks)
+            inner = step.detail.get("inner", 1)
+            known = step.verb == "cut" and chunks > 1 and all(name in program for name in step.ops)
+            if known and isinstance(inner, int) and inner > 0:
+                found = region_of(program, step.ops, start, rows, Axis(dim, inner=inner), chunks)
                 if found is not None:
                     return found
     raise PlanError(f"this cannot be cut in this program: {step}")
@@ -275,5 +278,8 @@ def _refusal(verdict: Verdict, rows: int, options: MicroPipeline) -> str | None:
 def _step(region: Region, start: str) -> Step:
     sent = region.program[start].given[0]
     given = region.given(region.program[start])
-    detail: dict[str, Detail] = {"start": start, "rows": region.size, "dim": given[sent].dim, "chunks": region.chunks}
+    axis = given[sent]
+    detail: dict[str, Detail] = {"start": start, "rows": region.size, "dim": axis.dim, "chunks": region.chunks}
+    if axis.inner > 1:  # so many elements of that dimension belong to a row
+        detail["inner"] = axis.inner
     return Step("cut", tuple(region.axes), detail)

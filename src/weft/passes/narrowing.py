@@ -67,6 +67,8 @@ def _obstacle(found: Findings, start: Op, casts: Sequence[Op], readers: Sequence
     other = next((op for op in readers if op not in casts or op.out != casts[0].out), None)
     if other is not None:
         return f"%{other.name} reads it otherwise"
+    if any(_elsewhere(start, op) for op in casts):
+        return "it is moved to another device, or laid out otherwise, as well"
     if facts.is_returned(start.name):
         return "it is returned as it is"
     if found.is_taken(start.name):
@@ -79,6 +81,14 @@ def _obstacle(found: Findings, start: Op, casts: Sequence[Op], readers: Sequence
     if sum(facts.is_returned(op.name) for op in casts) > 1:
         return "the results of several casts are returned, which would be one tensor"
     return None
+
+
+def _elsewhere(start: Op, cast: Op) -> bool:
+    """Whether a cast does more than cast: its result lies on another device, or otherwise."""
+    (made,), (given,) = cast.out, start.out
+    if not isinstance(made, TensorSpec) or not isinstance(given, TensorSpec):
+        return True
+    return made.strides is not None or made.device != given.device
 
 
 def _kind(start: Op) -> str:

@@ -42,6 +42,11 @@ def pins_of(program: Program, texts: Sequence[str], keep_order: bool) -> Pins:
     return Pins(frozenset(names), order)
 
 
+def pinned(program: Program, texts: Sequence[str]) -> frozenset[str]:
+    """The starts that pins name."""
+    return frozenset(start for text in texts for start in _named(program, text.partition("@")[0]))
+
+
 def _named(program: Program, name: str) -> Iterator[str]:
     for op in program.starts:
         if op.name == name or path_matches(module_path(op.origin), name):

@@ -77,7 +77,7 @@ class Region:
         elements stays the same if there is but one of whatever comes before the dimension that is split."""
         found: dict[str, str] = {}
         for op in map(self.program.__getitem__, self.axes):
-            if op.target != CAT or op.argument(1) not in (0, None):
+            if op.target != CAT or op.argument(1, "dim") not in (0, None):
                 continue
             split = cut_of(self.program, op)
             if split is not None and split.base in self.axes:

@@ -7,7 +7,7 @@ through both before the others are there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weft.analysis.axes import Axis, Rows, rows_of
 from weft.ir.program import Op, Program
@@ -103,17 +103,17 @@ def _flow(program: Program, rows: Rows, before: Knot, until: int) -> dict[str, A
     return found
 
 
-def region_of(program: Program, names: Sequence[str], start: str, size: int, dim: int, chunks: int) -> Region | None:
+def region_of(program: Program, names: Sequence[str], start: str, size: int, at: Axis, chunks: int) -> Region | None:
     """The region of these ops, cut along so many rows, which are in that dimension of what the collective `start` is
     given. None if those rows do not get to all of them, or cannot be cut into so many chunks."""
     if start not in names or not program[start].refs() or size % chunks:
         return None
     rows, sent = rows_of(program, size), program[start].given[0]
     shape = program[sent].out[0].shape
-    whole = shape[dim] if 0 <= dim < len(shape) else None
-    if not isinstance(whole, int) or whole % size:
+    whole = shape[at.dim] if 0 <= at.dim < len(shape) else None
+    if not isinstance(whole, int) or whole % (size * at.inner):
         return None
-    known: dict[str, Axis] = {sent: Axis(dim, whole // size)}
+    known: dict[str, Axis] = {sent: replace(at, outer=whole // (size * at.inner))}
     inside = set(names)
     while True:
         before = len(known)

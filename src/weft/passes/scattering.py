@@ -40,7 +40,7 @@ def scattering(program: Program, start: str) -> Scattering | str:
     assert isinstance(sent, Ref)
     way: list[str] = []
     made, cut = maker(program, sent.name, way), None
-    if made.target == CAT and made.argument(1) in (None, 0) and (cut := cut_of(program, made)) is not None:
+    if made.target == CAT and made.argument(1, "dim") in (None, 0) and (cut := cut_of(program, made)) is not None:
         way += _parts(program, made, cut)
         made = maker(program, cut.base, way)
     matmuls: list[Matmul] = []

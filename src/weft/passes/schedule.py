@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, product
+from math import inf
 from operator import eq
 from typing import ClassVar
 
@@ -100,18 +101,23 @@ class SchedulePass:
 
     def limits(self, peak: int, memory_limit: int | None) -> Limits:
         """What holds for a program with this peak. A limit that it breaks already is raised to what it needs."""
-        known = [memory_limit]
+        known: list[float | None] = [memory_limit]
         if self.max_memory_increase_gb is not None:
-            known.append(peak + round(self.max_memory_increase_gb * 1e9))
+            known.append(peak + self.max_memory_increase_gb * 1e9)
         if self.max_memory_increase_ratio is not None:
-            known.append(round(peak * (1 + self.max_memory_increase_ratio)))
-        least = min((limit for limit in known if limit is not None), default=None)
+            known.append(peak * (1 + self.max_memory_increase_ratio))
+        least = _whole(min((limit for limit in known if limit is not None), default=None))
         if least is not None and least < peak:
             message = f"the step needs {size_text(peak)} as it is, and may have {size_text(least)}: it will not grow"
             warnings.warn(message, WeftWarning, stacklevel=2)
             least = peak
-        flying = None if self.max_in_flight_gb is None else round(self.max_in_flight_gb * 1e9)
+        flying = _whole(None if self.max_in_flight_gb is None else self.max_in_flight_gb * 1e9)
         return Limits(least, flying, self.keep_order)
+
+
+def _whole(limit: float | None) -> int | None:
+    """A limit in bytes; one that is infinite is none."""
+    return None if limit is None or limit == inf else round(limit)
 
 
 class _Search:
@@ -143,6 +149,9 @@ class _Search:
                 found.append(self._candidate(order)[0])
         fitting = [(order, after) for order, after in found if self._keeping.allows(after)]
         order, after = min([(same, self.original), *fitting], key=lambda one: one[1].step_us)
+        if not self._keeping.allows(after):
+            message = "schedule: the step as it is breaks max_in_flight_gb or max_compute_pre_fetch, and stays as it is"
+            warnings.warn(f"{message}: no order within them that was found is as short", WeftWarning, stacklevel=2)
         if self._options.reorder_compute:
             better = self._polished(order)
             if better != order:

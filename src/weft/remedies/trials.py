@@ -54,15 +54,15 @@ class Sketched:
     """A schedule tried on the sketch: compute stays where it is."""
 
     def __init__(self, made: Made) -> None:
-        self._pinned = contract(made.timeline.program, made.timeline.prices, made.knobs.pinned)
+        self._pinned = contract(made.timeline.program, made.timeline.prices, made.knobs.pinned(made.timeline.program))
 
     def __call__(self, made: Made, knobs: Knobs) -> Trial | None:
         """How the step would run with these knobs; None if nothing fits them."""
         timeline, sketch = made.timeline, self._pinned
-        if knobs.pinned != made.knobs.pinned:
-            sketch = contract(timeline.program, timeline.prices, knobs.pinned)
+        if knobs.options.pin != made.knobs.options.pin:
+            sketch = contract(timeline.program, timeline.prices, knobs.pinned(timeline.program))
         sketch = prefetching(sketch, timeline.prices, knobs.options.max_compute_pre_fetch)
-        found = best_placement(sketch, knobs.limits, knobs.options.rounds)
+        found = best_placement(sketch, knobs.limits, knobs.options.rounds, knobs.options.rule)
         if found.over(knobs.limits):
             return None
         held = {piece.name: us for piece, us in zip(sketch.pieces, found.run.held, strict=True)}

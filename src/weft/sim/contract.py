@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from weft.analysis.dependencies import dependencies
 from weft.analysis.memory import kept, memory
 from weft.analysis.pairs import pairs
 from weft.analysis.storages import storages, uses
@@ -98,9 +99,16 @@ class _Contraction:
         """Where pieces may go, and where storages that float begin or end among the ops that stay."""
         found = {len(self._program) - 1, *self._last.values()}
         for one in self._windows:
-            found |= {one.ready, one.due - 1, one.used - 1, one.settled}
+            found |= {one.ready, one.due - 1, one.used - 1, self._settled(one)}
         found |= {self._known.maker[one] - 1 for one in self._floating if not self._moves(self._known.maker[one])}
         return tuple(sorted(found))
+
+    def _settled(self, one: Window) -> int:
+        """The position behind which all can stand that comes along with a wait: a copy into a buffer comes behind
+        those who read that; where these move themselves, it stays behind its own place."""
+        before, own = dependencies(self._program).before, {*one.launched, *one.waited}
+        held = [(other, place) for place in one.waited for other in before[place] if other not in own]
+        return max([one.settled, *(place if self._moves(other) else other for other, place in held)])
 
     def _slot(self, position: int) -> int:
         """The first slot that is not before a position."""
@@ -145,7 +153,7 @@ class _Contraction:
             nbytes=total_bytes(one.start),
             ready=self._slot(one.ready),
             due=self._slot(one.due - 1),
-            settled=self._slot(one.settled),
+            settled=self._slot(self._settled(one)),
             used=self._slot(one.used - 1),
             before_us=sum(self._priced.us[place] for place in one.launched),
             behind_us=sum(self._priced.us[place] for place in one.waited),

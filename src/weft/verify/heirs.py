@@ -60,7 +60,7 @@ class Heirs:
 
     def _includes(self, new: str, old: str) -> bool:
         """Whether the value `new` may stand where the value `old` stood."""
-        if new == old or new not in self._after:
+        if new == old or new not in self._after or old in self._after:
             return new == old
         return not set(identity(self._after[new])).isdisjoint(identity(self._before[old]))
 

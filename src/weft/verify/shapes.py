@@ -189,7 +189,7 @@ def _transposed(op: Op, given: Tensors) -> Expected:
 
 
 def _permuted(op: Op, given: Tensors) -> Expected:
-    order = op.argument(1)
+    order = op.argument(1, "dims")
     if not given or not isinstance(order, tuple):
         return "needs a tensor and an order of its dimensions"
     rank = len(given[0].shape)
@@ -208,7 +208,7 @@ def _reshaped(op: Op, given: Tensors) -> Expected:
 
 
 def _cast(op: Op, given: Tensors) -> Expected:
-    dtype = op.argument(1)
+    dtype = op.argument(1, "dtype")
     if not given or not isinstance(dtype, Dtype):
         return "needs a tensor and a dtype"
     return _spec(op, given[0].shape, dtype.name)
@@ -231,7 +231,7 @@ def _broadcast(op: Op, given: Tensors) -> Expected:
 
 
 def _concatenated(op: Op, given: Tensors) -> Expected:
-    dim = op.argument(1)
+    dim = op.argument(1, "dim")
     dim = dim if isinstance(dim, int) else 0
     # torch skips empty one-dimensional tensors here, whatever the others are.
     given = [spec for spec in given if spec.shape != (0,)] or given
