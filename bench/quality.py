@@ -7,8 +7,10 @@
 
 Every row is simulated by Weft on the same machine. "exposed" is the time in which compute waits for communication,
 "pass s" are CPU seconds, for Weft with verification, and "÷ bound" says how many times as long as the bound a step
-takes: nothing can be below 1. A row whose peak is over the limit is marked. In the end comes the geometric mean of each
-row, and every case in which Weft is behind the original or behind torch's pass within the same memory.
+takes: nothing can be below 1. Where there is memory for it Weft may gather a parameter once instead of twice; such a
+row is compared with the bound of what is left to do. A row whose peak is over the limit is marked. In the end comes the
+geometric mean of each row, and every case in which Weft is behind the original or behind torch's pass within the same
+memory.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ from weft.cli.progress import capture_progress
 from weft.cost import Machine
 from weft.errors import WeftWarning
 from weft.ir import Program
+from weft.passes import PASSES, Plan, parse_pipeline
+from weft.passes.gather_once import GatherOnce
+from weft.pipeline import carry_out
 from weft.sim import Timeline, simulate
 
 # What Weft is measured with, by the name of its row: presets of `weft.optimize`.
@@ -55,27 +60,47 @@ class Problem:
         return self.original.program
 
 
-Way = Callable[[Problem], tuple[Program, float]]  # to another order of the program, and the CPU seconds that it took
+@dataclass(frozen=True)
+class Made:
+    """A step that was scheduled, the CPU seconds that it took, and its bound if it does less than it did."""
+
+    program: Program
+    seconds: float
+    bound_us: float | None = None
+
+
+Way = Callable[[Problem], Made]
 
 
 def by_torch(bucketing: bool) -> Way:
-    def way(problem: Problem) -> tuple[Program, float]:
+    def way(problem: Problem) -> Made:
         limit, peak = problem.limit_bytes, problem.original.peak_bytes
         increase = None if limit is None else limit - peak
         made, seconds = torch_pass(problem.program, problem.machine, bucketing=bucketing, memory_increase=increase)
         weft.verify(made)
-        return made, seconds
+        return Made(made, seconds)
 
     return way
 
 
 def by_weft(passes: str) -> Way:
-    def way(problem: Problem) -> tuple[Program, float]:
+    def way(problem: Problem) -> Made:
         begin = process_time()
         found = weft.optimize(problem.program, problem.machine, memory_limit=problem.limit_bytes, passes=passes)
-        return found.program, process_time() - begin
+        return Made(found.program, process_time() - begin, _bound_of_less(problem, found.plans))
 
     return way
+
+
+def _bound_of_less(problem: Problem, plans: Sequence[Plan]) -> float | None:
+    """The bound of the step without the gathers that plans left out; None if they left out none."""
+    passes = [parse_pipeline(plan.pass_text, PASSES)[0].name for plan in plans]
+    if GatherOnce.name not in passes or not plans[passes.index(GatherOnce.name)].steps:
+        return None
+    program = problem.program
+    for plan in plans[: passes.index(GatherOnce.name) + 1]:
+        program = carry_out(program, plan)
+    return simulate(program, problem.machine).bound_us
 
 
 WAYS: Mapping[str, Way] = {
@@ -88,8 +113,8 @@ WAYS: Mapping[str, Way] = {
 def measured(problem: Problem, name: str, way: Way) -> Row:
     """The figures of one way. One that fails has an error instead: the others are still worth having."""
     try:
-        made, seconds = way(problem)
-        return Row(name, Figures.of(simulate(made, problem.machine), seconds))
+        made = way(problem)
+        return Row(name, Figures.of(simulate(made.program, problem.machine), made.seconds, made.bound_us))
     except Exception as error:
         first = str(error).strip().split("\n")[0]
         return Row(name, None, f"{type(error).__name__}: {first}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from importlib import import_module
+from math import inf
 from typing import Any
 
 from weft import pipeline
@@ -28,13 +30,13 @@ from weft.sim.units import size_text, time_text
 # Pipelines by name. "by_hand" has a bucket for each layer, which is prefetched one ahead. "safe" is predictable: the
 # collectives keep their order, memory does not grow, nothing is searched.
 PRESETS: Mapping[str, str] = {
-    "default": "dedupe,bucket_auto,halve,micro_pipeline,schedule",
+    "default": "dedupe,gather_once,bucket_auto,halve,micro_pipeline,schedule",
     "by_hand": 'bucket{only="layers.*", by_module=true},schedule{reorder_compute=false, rule=one_ahead}',
     "safe": "schedule{max_memory_increase_gb=0.0, keep_order=true, reorder_compute=false, rounds=1}",
 }
 
 # What these save is seen only when all passes after them are done: then it is compared with doing without.
-_IN_THE_END = frozenset(["halve", "micro_pipeline"])
+_IN_THE_END = frozenset(["gather_once", "halve", "micro_pipeline"])
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,9 @@ class Optimized:
 
     def __str__(self) -> str:
         was, now = self.before, self.after
-        collectives = counted(len(now.program.starts), "collective")
+        collectives = counted(len(now.program.communicating), "collective")
         return (
-            f"{len(was.program.starts)} → {collectives}, step {time_text(was.step_us)} → "
+            f"{len(was.program.communicating)} → {collectives}, step {time_text(was.step_us)} → "
             f"{time_text(now.step_us)}, exposed {time_text(was.exposed_us)} → {time_text(now.exposed_us)}, peak "
             f"{size_text(was.peak_bytes)} → {size_text(now.peak_bytes)}"
         )
@@ -125,7 +127,8 @@ def _optimized(
 ) -> Optimized:
     before = simulate(started, model)
     course = _pursued(_Course(before), model, limit, passes, watch)
-    return Optimized(before, course.after, course.plans, course.remarks)
+    said = tuple(dict.fromkeys(course.remarks))  # of a barrier, each pass says the same
+    return Optimized(before, course.after, course.plans, said)
 
 
 def _pursued(
@@ -172,14 +175,13 @@ def replay(program: Program, plan: str, cost: CostModel) -> Optimized:
 def parse_bytes(text: str) -> int:
     """How many bytes "70GB", "512 MiB" or "1e9" are. OptionError if it is none of that."""
     found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
-    try:
-        number = float(found[1]) if found is not None else -1.0
-    except ValueError:
-        number = -1.0
-    if found is None or number < 0:
+    nbytes = inf
+    with suppress(ValueError):  # of such as "1.2.3GB", which is refused with the others
+        if found is not None:
+            nbytes = float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2] or " ")
+    if nbytes == inf:
         raise OptionError(f"{text!r} is no amount of memory; write such as 70GB, 512MiB or 1000000")
-    unit = 1024 if found[3] else 1000
-    return round(number * float(unit ** " kmgt".index(found[2] or " ")))
+    return round(nbytes)
 
 
 def _cost(machine: Machine | str | None, cost: CostModel | None) -> CostModel:

@@ -57,7 +57,7 @@ def test_steps_add_up_and_respect_the_bound(found: list[Case]) -> None:
         assert case.rows[0].figures is not None
         for row in case.rows:
             assert row.figures is not None, row.error
-            assert row.figures.step_us >= case.bound_us
+            assert case.over_bound(row.figures) >= 1
             assert row.figures.step_us == pytest.approx(row.figures.compute_us + row.figures.exposed_us)
             assert row.figures.pass_s >= 0
             if row.name == "torch":
@@ -100,6 +100,15 @@ def test_a_step_below_the_bound_is_marked_and_unsound() -> None:
     assert "0.990 BELOW" in table(case)
     assert not sound(case)
     assert sound(made_up())
+
+
+def test_a_step_that_does_less_has_its_own_bound() -> None:
+    case = made_up(step_us=99_000.0)
+    (*others, weft) = case.rows
+    assert weft.figures is not None
+    less = replace(case, rows=(*others, replace(weft, figures=replace(weft.figures, bound_us=90_000.0))))
+    assert "1.100 |" in table(less)
+    assert sound(less)
 
 
 def test_weft_that_fails_is_unsound_and_torch_is_not() -> None:

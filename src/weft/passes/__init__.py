@@ -9,6 +9,7 @@ from weft.passes.bucket import BucketPass
 from weft.passes.bucket_auto import BucketAuto
 from weft.passes.ddp_fuse import DdpFuse
 from weft.passes.dedupe import Dedupe
+from weft.passes.gather_once import GatherOnce
 from weft.passes.halve import Halve
 from weft.passes.hoist_starts import HoistStarts
 from weft.passes.merge_sums import MergeSums
@@ -25,6 +26,7 @@ PASSES: Mapping[str, type[Pass]] = {
     BucketPass.name: BucketPass,
     BucketAuto.name: BucketAuto,
     Dedupe.name: Dedupe,
+    GatherOnce.name: GatherOnce,
     DdpFuse.name: DdpFuse,
     MergeSums.name: MergeSums,
     Halve.name: Halve,

@@ -1,4 +1,4 @@
-"""What the rules of `dedupe` ask of a program, and what they find."""
+"""What rules that leave communication out ask of a program, and what they find."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from weft.ir.args import Ref
 from weft.ir.program import Collective, Op, Program
 from weft.passes.base import Remark, Step
 from weft.passes.budget import Budget, Lease
-
-NAME = "dedupe"
 
 
 @dataclass(frozen=True)
@@ -118,8 +116,10 @@ class Facts:
 
 @dataclass
 class Findings:
-    """Steps and remarks as they are decided on. No two steps touch the same memory: `taken` has what is in use."""
+    """Steps and remarks of a pass as they are decided on. No two steps touch the same memory: `taken` has what is in
+    use."""
 
+    pass_name: str
     facts: Facts
     budget: Budget
     steps: list[Step] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Findings:
 
     def refuse(self, op: Op, why: str) -> None:
         """Leave an op as it is."""
-        self.remarks.append(Remark(NAME, op.name, "refused", why))
+        self.remarks.append(Remark(self.pass_name, op.name, "refused", why))
 
     def is_taken(self, name: str) -> bool:
         """Whether another step has to do with the memory of a value."""
@@ -145,5 +145,5 @@ class Findings:
             peak = f"memory would rise to {self.budget.peak(leases):,} bytes, and may to {self.budget.limit:,}"
             self.refuse(op, f"{held:,} bytes would be held longer: {peak}")
             return False
-        self.remarks.append(Remark(NAME, op.name, "done", what))
+        self.remarks.append(Remark(self.pass_name, op.name, "done", what))
         return True
