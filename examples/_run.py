@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
@@ -31,7 +32,11 @@ def main(mesh_for: Callable[[int], dict[str, int]], build: Build) -> None:
     if "RANK" in os.environ:
         train(mesh_for, build)
     else:
-        plan(mesh_for(int(sys.argv[1]) if len(sys.argv) > 1 else 64), build)
+        ranks = int(sys.argv[1]) if len(sys.argv) > 1 else 64
+        mesh = mesh_for(ranks)
+        if (found := prod(mesh.values())) != ranks:
+            sys.exit(f"this example has no mesh of {ranks} ranks, but one of {found}: {_text(mesh)}")
+        plan(mesh, build)
 
 
 def plan(mesh: dict[str, int], build: Build) -> None:
@@ -40,10 +45,17 @@ def plan(mesh: dict[str, int], build: Build) -> None:
         function, args = build(made)
         program = weft.capture(function, args)
     weft.verify(program)
-    shape = " x ".join(f"{name}={size}" for name, size in mesh.items())
-    print(f"{len(program)} ops, {len(program.starts)} collectives on {shape}; the first and the last:")
+    said = f"{len(program)} ops, {len(program.starts)} collectives on {_text(mesh)}"
+    if not program.starts:  # a rank that is alone has nobody to talk to
+        print(said)
+        return
+    print(f"{said}; the first and the last:")
     for op in (program.starts[0], program.starts[-1]):
         print(f"  {weft.print_op(op)}")
+
+
+def _text(mesh: dict[str, int]) -> str:
+    return " x ".join(f"{name}={size}" for name, size in mesh.items())
 
 
 def train(mesh_for: Callable[[int], dict[str, int]], build: Build, steps: int = 5) -> None:

@@ -20,6 +20,23 @@ def test_an_example_plans(path: Path) -> None:
     assert f"{path.stem}.py" in done.stdout or "_run.py" in done.stdout
 
 
+def planned(name: str, ranks: str) -> subprocess.CompletedProcess[str]:
+    path = next(path for path in EXAMPLES if path.stem == name)
+    return subprocess.run([sys.executable, str(path), ranks], capture_output=True, text=True, timeout=120)
+
+
+def test_an_example_plans_for_a_rank_that_is_alone() -> None:
+    done = planned("ddp", "1")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\d+ ops, 0 collectives on data=1\n", done.stdout)
+
+
+def test_a_number_of_ranks_that_the_mesh_does_not_have_is_refused() -> None:
+    done = planned("hsdp", "12")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "this example has no mesh of 12 ranks, but one of 8: replicate=1 x shard=8\n"
+
+
 @pytest.mark.gloo
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_trains(path: Path) -> None:

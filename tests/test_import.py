@@ -25,7 +25,7 @@ def test_importing_weft_and_working_on_text_does_not_import_torch() -> None:
 
 
 def test_the_command_line_does_not_import_torch_for_text() -> None:
-    assert "torch" not in modules_after("import weft.cli.opt, weft.cli.verify")
+    assert "torch" not in modules_after("import weft.cli.opt, weft.cli.verify, weft.cli.plan")
 
 
 def test_what_needs_torch_is_there_when_asked_for() -> None:

@@ -62,13 +62,17 @@ class VerifyError(WeftError):
 
 
 class PassError(WeftError):
-    """A pass that failed. `reproducer` is the path of a file that `weft opt` replays, if one was written."""
+    """A pass that failed. `reproducer` is the path of a file that `weft opt` replays, if one was written.
 
-    def __init__(self, pass_text: str, cause: Exception, reproducer: str | None) -> None:
+    `options` are those that the run had and that the file does not hold, such as --machine.
+    """
+
+    def __init__(self, pass_text: str, cause: Exception, reproducer: str | None, options: tuple[str, ...] = ()) -> None:
         self.pass_text, self.cause, self.reproducer = pass_text, cause, reproducer
         # A WeftError explains itself; anything else needs its type to be understood.
         why = str(cause) if isinstance(cause, WeftError) else f"{type(cause).__name__}: {cause}"
-        replay = f"\nreplay it with: weft opt {reproducer}" if reproducer else ""
+        same = f", with the same {' and '.join(options)}," if options else ""
+        replay = f"\nreplay it{same} with: weft opt {reproducer}" if reproducer else ""
         super().__init__(f"pass {pass_text} failed: {why}{replay}")
 
 

@@ -66,7 +66,9 @@ def run(
             raise  # the user's, not the pass's
         except Exception as cause:
             written = write_reproducer(before, pass_text(one), reproducers)
-            raise PassError(pass_text(one), cause, written) from cause
+            given = {"--machine": cost, "--memory-limit": memory_limit}
+            options = tuple(option for option, value in given.items() if value is not None)
+            raise PassError(pass_text(one), cause, written, options) from cause
         stages.append(stage)
         remarks += stage.plan.remarks
         watch(stage)

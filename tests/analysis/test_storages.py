@@ -82,6 +82,10 @@ def test_getitem_takes_one_result_and_not_the_others() -> None:
     assert known.of_value("m") == {1, 2}
 
 
+def test_getitem_of_nothing_shares_nothing() -> None:
+    assert storages(program("%y: f32[2] = getitem()")).of["y"] == ((),)
+
+
 def test_an_index_that_is_not_known_may_be_any_result() -> None:
     known = storages(
         program("""

@@ -105,9 +105,10 @@ def test_there_are_no_colours_and_no_bars_in_a_file(weft: Weft, name: str) -> No
     assert "\r" not in outcome.output
 
 
-def test_colours_are_for_terminals_and_can_be_switched_off(tmp_path: Path) -> None:
-    words = ["explain", *CHEAP["explain"]]
-    assert b"\x1b[1mstep 30.0 us" in on_a_terminal(words, tmp_path)
+@pytest.mark.parametrize(("name", "said"), [("explain", b"step 30.0 us"), ("machines", b"toy")])
+def test_colours_are_for_terminals_and_can_be_switched_off(tmp_path: Path, name: str, said: bytes) -> None:
+    words = [name, *CHEAP[name]]
+    assert b"\x1b[1m" + said in on_a_terminal(words, tmp_path)
     plain = on_a_terminal(words, tmp_path, NO_COLOR="1")
-    assert b"step 30.0 us" in plain
+    assert said in plain
     assert not re.search(rb"\x1b\[[0-9;]*m", plain)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Weft
+from weft.cli.common import read_text
+from weft.errors import WeftError
 
 OP = "an op (%name: type = target(...)), 'group', 'symbol', 'rank', 'history' or 'return'"
 HEAD = "weft 1\ngroup g = 0..1\n%x: f32[2] = input()\n"
@@ -76,6 +79,12 @@ def test_standard_input_that_is_not_text_is_told(weft: Weft) -> None:
     assert (outcome.exit_code, outcome.stderr) == (2, "weft: - is not text: byte 0 is not UTF-8\n")
 
 
+def test_a_standard_input_that_is_closed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(WeftError, match="cannot read -: there is no standard input"):
+        read_text("-")
+
+
 @pytest.mark.parametrize("piece", ["@#$%^ (", "x", '"'])
 def test_ten_megabytes_of_garbage_on_one_line_are_told_in_few_words(weft: Weft, piece: str) -> None:
     Path("file.weft").write_text("weft 1\n" + piece * (10_000_000 // len(piece)) + "\nreturn\n")
@@ -92,6 +101,8 @@ def test_ten_megabytes_of_garbage_on_one_line_are_told_in_few_words(weft: Weft, 
         "%y: f32[{}] = input()".format("(" * 50_000),
         "return " + "(" * 50_000,
         "%y: f32[{}] = input()".format("9" * 50_000),
+        "%y: f32[{}] = input()".format("9" * 20),
+        "%y: f32[{}] = input()".format("9999999999*9999999999"),
         "%y: f32[2] = aten.neg.default({})".format("-" * 50_000),
         "group g = 0..999999999999",
         'history "' + "\\" * 50_001,

@@ -124,6 +124,13 @@ def test_other_results_are_an_error(weft: Weft, told: list[Measured]) -> None:
     ]
 
 
+def test_a_difference_that_is_not_finite_is_null_in_json(weft: Weft, told: list[Measured]) -> None:
+    told[0] = replace(FOUND, rows=(*FOUND.rows[:2], replace(FOUND.rows[2], apart=float("inf"))))
+    outcome = weft("bench", "--json", EXAMPLE)
+    assert outcome.exit_code == 1
+    assert [row["apart"] for row in json.loads(outcome.stdout)["rows"]] == [0.0, 0.0, None]
+
+
 def test_a_rate_goes_to_the_link(weft: Weft, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks: list[Task] = []
 
@@ -160,6 +167,12 @@ def test_wrong_options_are_refused(words: list[str], said: str, weft: Weft, monk
     outcome = weft("bench", *words, EXAMPLE)
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert said in outcome.stderr
+
+
+def test_a_name_that_is_too_long_is_an_error(weft: Weft) -> None:
+    name = "x" * 300 + ".py"
+    outcome = weft("bench", name)
+    assert (outcome.exit_code, outcome.stderr) == (2, f"weft: cannot read {name}: File name too long\n")
 
 
 def test_a_script_that_is_none_is_refused_at_once(weft: Weft, tmp_path: Path) -> None:

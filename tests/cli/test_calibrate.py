@@ -66,6 +66,7 @@ def test_under_torchrun_the_first_rank_writes(tmp_path: Path) -> None:
     [
         (("-o", "machine"), "weft: machine must end in .toml: that is how a file is told from a preset\n"),
         (("-o", "no/m.toml"), "weft: cannot write no/m.toml: its folder must exist, and writing be allowed\n"),
+        (("-o", f"{'x' * 300}.toml"), f"weft: cannot write {'x' * 300}.toml: File name too long\n"),
         (("--ranks", "4", "--ranks-per-node", "3"), "weft: 4 ranks cannot be nodes of 3 each\n"),
     ],
 )

@@ -22,6 +22,20 @@ def weft_process(*words: str, stdin: str = "", **environment: str) -> subprocess
     )
 
 
+def test_a_program_is_printed_whatever_the_encoding_is_called() -> None:
+    step = STEP.replace("input()", "input()  # größe→模型")
+    outcome = weft_process("opt", "-p", "sink_waits", "-", stdin=step, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert "größe→模型" in outcome.stdout
+
+
+def test_a_standard_output_that_is_closed_is_no_defect(tmp_path: Path) -> None:
+    (tmp_path / "step.weft").write_text(STEP)
+    closed = ["sh", "-c", '"$0" opt -p sink_waits step.weft >&-', str(SCRIPT)]
+    outcome = subprocess.run(closed, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("words", "stdin", "code", "stdout", "stderr"),
     [

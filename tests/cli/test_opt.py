@@ -240,6 +240,11 @@ def test_a_plan_that_cannot_be_used_is_an_error(weft: Weft, late: None, content:
         (["--preset", "safe"], "for which machine? Give --machine; `weft machines` lists those that are known"),
         (["--plan", "p"], "for which machine? Give --machine; `weft machines` lists those that are known"),
         (["-m", "toy.toml", "--plan", "p"], "cannot read p: No such file or directory"),
+        (["-m", "toy.toml", "--plan", ""], "--plan is empty: give the file that --plan-out wrote"),
+        (
+            ["-m", "toy.toml", "--plan", "p", "--memory-limit", "1kB"],
+            "--memory-limit is for deciding, and --plan decides nothing: give one of them",
+        ),
         (["-m", "toy.toml", "--plan-out", "no/p"], "cannot write no/p: No such file or directory"),
         (
             ["-m", "toy.toml", "--no-verify"],
@@ -374,6 +379,23 @@ def test_a_pass_that_fails_leaves_a_reproducer_that_replays(
     replayed = weft("opt", "--quiet", str(written))
     assert (replayed.exit_code, replayed.stdout, replayed.stderr) == (1, "", outcome.stderr)
     assert list(broken.iterdir()) == [written]
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["-m", "toy.toml"], "--machine"),
+        (["--memory-limit", "1kB"], "--memory-limit"),
+        (["-m", "toy.toml", "--memory-limit", "1kB"], "--machine and --memory-limit"),
+    ],
+)
+def test_what_a_reproducer_does_not_hold_is_named(
+    weft: Weft, late: None, broken: Path, words: list[str], same: str
+) -> None:
+    outcome = weft("opt", "-p", 'broken{how="apply"}', "--quiet", *words, "step.weft")
+    (written,) = broken.iterdir()
+    replay = f"replay it, with the same {same}, with: weft opt {written}"
+    assert outcome.stderr == f'weft: pass broken{{how="apply"}} failed: the plan is of no use\n{replay}\n'
 
 
 def test_a_failure_is_told_as_json_too(weft: Weft, broken: Path) -> None:

@@ -296,6 +296,9 @@ REFUSED = {
     "a number in another script": (["train.py", "-n", "٣"], f"'٣' {RANKS}"),
     "too many": (["train.py", "--sweep", "world-size=2,9999999999"], f"'9999999999' {RANKS}"),
     "no script": (["missing.py", "-n", "2"], "cannot read missing.py: No such file or directory"),
+    "too long a name": (["x" * 300 + ".py", "-n", "2"], f"cannot read {'x' * 300}.py: File name too long"),
+    "a folder for a script": (["folder.py", "-n", "2"], "cannot read folder.py: Is a directory"),
+    "a loop of links": (["loop.py", "-n", "2"], "cannot read loop.py: Too many levels of symbolic links"),
     "no program": (["missing.weft"], "cannot read missing.weft: No such file or directory"),
     "no memory": (["step.weft", "--memory-limit", "much"], "'much' is no amount of memory; write such as 70GB"),
     "no pass": (["step.weft", "--passes", "bogus"], "<pipeline>:1:1: expected a pass "),
@@ -317,6 +320,8 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_options_that_cannot_be_used_are_an_error(weft: Weft, what: str) -> None:
     words, message = REFUSED[what]
+    Path("folder.py").mkdir()
+    Path("loop.py").symlink_to("loop.py")
     outcome = weft("plan", *words)
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert outcome.stderr.startswith(f"weft: {message}")
@@ -333,10 +338,10 @@ def test_a_sweep_is_one_table_of_all_combinations(weft: Weft) -> None:
     assert outcome.exit_code == 0
     # The matmul takes 10 us or 5 us: the all-reduce of 10 us hides behind it, or half of it does.
     expected = """machine    memory-limit  step before     step  exposed  of step                    peak memory
-toy.toml   20,000 bytes      30.0 us  20.0 us   0.0 us     0.0%  20,804 bytes (over the limit)
-toy.toml         1.0 MB      30.0 us  20.0 us   0.0 us     0.0%                   20,804 bytes
-fast.toml  20,000 bytes      25.0 us  20.0 us   5.0 us    25.0%  20,804 bytes (over the limit)
-fast.toml        1.0 MB      25.0 us  20.0 us   5.0 us    25.0%                   20,804 bytes
+toy.toml           20kB      30.0 us  20.0 us   0.0 us     0.0%  20,804 bytes (over the limit)
+toy.toml            1MB      30.0 us  20.0 us   0.0 us     0.0%                   20,804 bytes
+fast.toml          20kB      25.0 us  20.0 us   5.0 us    25.0%  20,804 bytes (over the limit)
+fast.toml           1MB      25.0 us  20.0 us   5.0 us    25.0%                   20,804 bytes
 
 open report/sweep.html; also written: report/sweep.json
 """

@@ -51,6 +51,14 @@ def test_what_is_over_the_limit_is_left_out(weft: Weft) -> None:
     assert (round(row["step_us"], 3), row["peak_bytes"]) == (60.008, 70400)
 
 
+def test_that_nothing_fits_is_told(weft: Weft) -> None:
+    fits = weft("tune", "-m", "toy.toml", "--memory-limit", "70500", "step.weft").stdout
+    assert "nothing fits" not in fits
+    outcome = weft("tune", "-m", "toy.toml", "--memory-limit", "1kB", "step.weft")
+    assert outcome.exit_code == 0
+    assert outcome.stdout.splitlines()[1] == "nothing fits into 1,000 bytes: all that follow take more"
+
+
 def test_a_step_that_cannot_be_better_stays_as_it_is(weft: Weft) -> None:
     Path("step.weft").write_text("weft 1\n\n%x: f32[250] = input()\n%y: f32[250] = aten.neg.default(%x)\nreturn %y\n")
     outcome = weft("tune", "-m", "toy.toml", "step.weft")

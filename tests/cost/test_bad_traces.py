@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -44,6 +46,17 @@ def test_what_is_no_trace_is_refused(content: bytes, message: str, tmp_path: Pat
     with pytest.raises(ProfileError, match=message) as error:
         Profile.load(path)
     assert str(error.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_trace_may_come_through_a_pipe(tmp_path: Path, packed: bool) -> None:
+    content, pipe = RANK_0.read_bytes(), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_bytes, args=[gzip.compress(content) if packed else content], daemon=True)
+    writer.start()
+    found = Profile.load(pipe)
+    writer.join(60)
+    assert found.ops == Profile.load(RANK_0).ops
 
 
 def test_a_path_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

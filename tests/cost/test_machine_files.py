@@ -31,6 +31,18 @@ BROKEN = {
         "memory_gb = 10", "memory_gb = 1" + "0" * 400, "memory_gb = ",
         "accelerator.memory_gb: must be a finite number, not a number of many digits",
     ),
+    "a time beyond all bounds": (
+        "launch_us = 2", "launch_us = 1e308", "launch_us",
+        "accelerator.launch_us: must be from 1e-12 to 1e+15 in size, not 1e+308",
+    ),
+    "a rate that is next to nothing": (
+        "memory_gb_per_s = 1000", "memory_gb_per_s = 1e-320", "memory_gb_per_s",
+        "accelerator.memory_gb_per_s: must be from 1e-12 to 1e+15 in size, not 1e-320",
+    ),
+    "ranks of many digits": (
+        "ranks = 2\n", "ranks = 2" + "0" * 400 + "\n", "ranks = 20",
+        "curve.ranks: must be at most 1e+15, not a number of many digits",
+    ),
     "text for a number": (
         "launch_us = 2", 'launch_us = "2"', "launch_us", "accelerator.launch_us: must be a number, not '2'",
     ),

@@ -89,6 +89,13 @@ def test_a_size_that_depends_on_data_is_a_symbol_with_a_guessed_hint() -> None:
     assert str(program).splitlines()[-2] == "%mul: i64[u0,1] = aten.mul.Tensor(%nonzero, 2)"
 
 
+def test_a_size_that_is_called_like_a_dtype_is_called_otherwise() -> None:
+    """torch counts sizes that depend on data: the ninth is u8."""
+    module = make_fx(lambda x: [(x > n).nonzero() for n in range(9)], tracing_mode="symbolic")(torch.ones(4))
+    program = round_trip(module)
+    assert next(line for line in str(program).splitlines() if "u8" in line) == f"symbol x_u8 = {UNKNOWN_SIZE}"
+
+
 @pytest.mark.parametrize(
     ("function", "text"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page
@@ -48,6 +49,14 @@ def test_machines_are_not_joined_by_a_line() -> None:
     points = [point(None, name, 1000) for name in ("a", "b")]
     data = data_of(sweep_page("A sweep", points, ROWS, ["machine"]))
     assert (data["along"], data["joined"], data["places"]) == ("machine", False, ["a", "b"])
+
+
+def test_limits_that_are_nearly_equal_have_places_of_their_own() -> None:
+    points = [
+        replace(point(None, "a", 1000), memory_limit=int(text), limit_text=text) for text in ("9000000", "9040000")
+    ]
+    data = data_of(sweep_page("A sweep", points, ROWS, ["memory-limit"]))
+    assert data["places"] == ["9000000", "9040000"]
 
 
 def opened(browser: Browser, tmp_path: Path, text: str) -> tuple[Page, list[str]]:

@@ -29,11 +29,6 @@ class Memory:
     def peak_bytes(self) -> int:
         return max(self.bytes_at, default=0)
 
-    @property
-    def peak_position(self) -> int:
-        """The position of the first op at which the peak is reached; -1 in a program without ops."""
-        return self.bytes_at.index(self.peak_bytes) if self.bytes_at else -1
-
     def live_at(self, position: int) -> list[tuple[str, int]]:
         """What lives while the op at `position` runs: (the op that made it, bytes), largest first."""
         known = storages(self.program)

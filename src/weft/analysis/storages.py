@@ -111,7 +111,7 @@ def _shared(op: Op, of: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[tupl
 
 
 def _element(op: Op, of: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[int, ...]:
-    base, index = op.args[0], op.args[1] if len(op.args) > 1 else None
+    base, index = op.argument(0), op.argument(1)
     results = of.get(base.name, ()) if isinstance(base, Ref) else ()
     if isinstance(index, int) and -len(results) <= index < len(results):
         return results[index]

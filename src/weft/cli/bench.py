@@ -6,6 +6,8 @@ import json
 import re
 import sys
 from dataclasses import asdict
+from math import isfinite
+from typing import Any
 
 import click
 
@@ -85,12 +87,20 @@ def command(
             found: Measured = local_ranks(measure, ranks, task, time_limit_s=_TIME_LIMIT_S, before=hosts.enter)[0]
         same = all(row.apart <= TOLERANCE for row in found.rows)
         if as_json:
-            content = {"script": script, "ranks": ranks, "bits_per_s": bits, "same": same, **asdict(found)}
-            click.echo(json.dumps(content, indent=1))
+            content = {"script": script, "ranks": ranks, "bits_per_s": bits, "same": same, **_content(found)}
+            click.echo(json.dumps(content, indent=1, allow_nan=False))
         else:
             _print(script, task, found, same)
         if not same:
             sys.exit(UNSAFE)
+
+
+def _content(found: Measured) -> dict[str, Any]:
+    """What was measured as plain data. A difference that is not finite is null: JSON has no infinity."""
+    content = asdict(found)
+    for row in content["rows"]:
+        row["apart"] = row["apart"] if isfinite(row["apart"]) else None
+    return content
 
 
 def _rate(text: str | None, ranks: int) -> float | None:

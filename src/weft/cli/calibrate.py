@@ -76,7 +76,14 @@ def _writable(output: str) -> Path:
     path = Path(output)
     if path.suffix != ".toml":
         raise WeftError(f"{output} must end in .toml: that is how a file is told from a preset")
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    written = path
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        written = path.parent
+    except OSError as error:  # such as a name that is too long
+        raise WeftError(f"cannot write {output}: {error.strerror}") from None
+    if os.path.isdir(path) or not os.path.isdir(path.parent) or not os.access(written, os.W_OK):
         raise WeftError(f"cannot write {output}: its folder must exist, and writing be allowed")
     return path
 

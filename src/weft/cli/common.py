@@ -21,6 +21,8 @@ UNSAFE, BAD_INPUT = 1, 2  # exit codes: a program or a plan is not safe; the com
 
 def read_text(path: str) -> str:
     """The text of a file, or of standard input for `-`."""
+    if path == "-" and sys.stdin is None:  # a shell can close it
+        raise WeftError("cannot read -: there is no standard input")
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         return data.decode("utf-8", "surrogatepass")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -68,7 +69,7 @@ def _list(machines: list[Machine], as_json: bool) -> None:
         memory = f"{machine.accelerator.memory_gb:g} GB"
         rate = f"{machine.peak_tflops('bf16'):g} TF"
         table.add_row(machine.name, memory, rate, ", ".join(map(_link, machine.levels)), _fitted(machine))
-    Console(highlight=False).print(table)
+    _console().print(table)
 
 
 def _show(machine: Machine, as_json: bool) -> None:
@@ -78,7 +79,7 @@ def _show(machine: Machine, as_json: bool) -> None:
         listed = [asdict(figure) for figure in figures]
         click.echo(json.dumps({**_summary(machine), "figures": listed, **measured, "notes": notes}, indent=1))
         return
-    console = Console(highlight=False)
+    console = _console()
     console.print(visible(machine.name), style="bold", markup=False)
     console.print(visible(machine.about), markup=False)
     for section in dict.fromkeys(figure.section for figure in figures if figure.section):
@@ -91,6 +92,11 @@ def _show(machine: Machine, as_json: bool) -> None:
     console.print(f"\nfitted: {_fitted(machine)}", markup=False)
     for note in notes:
         console.print(visible(note), markup=False)
+
+
+def _console() -> Console:
+    """Standard output. Rich leaves out colours by itself if NO_COLOR is set, but not what is bold."""
+    return Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
 
 
 def _figures(text: str) -> tuple[list[Figure], list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +79,7 @@ def command(
     Which passes: those of -p, those of a preset, or, if there is a machine and nothing else, the preset default. Of a
     preset only that is kept which the simulator confirms, and what it gained is summed up in one line. Remarks, which
     say what each pass did and refused, go to standard error. A reproducer that Weft wrote names its passes itself:
-    `weft opt FILE` replays it.
+    `weft opt FILE`, with the same --machine and --memory-limit, replays it.
 
     \b
     Example:
@@ -95,6 +94,10 @@ def command(
     with reported(as_json):
         if sum(way is not None for way in (passes, preset, plan_in)) > 1:
             raise OptionError("-p, --preset and --plan each say what to do: give one of them")
+        if plan_in == "":  # a variable of the shell that is not set
+            raise OptionError("--plan is empty: give the file that --plan-out wrote")
+        if plan_in is not None and memory_limit is not None:
+            raise OptionError("--memory-limit is for deciding, and --plan decides nothing: give one of them")
         text = read_text(file)
         wanted = passes if preset or plan_in or passes is not None else pipeline.read_replay(text)
         cost = Machine.load(machine) if machine is not None else None
@@ -173,7 +176,7 @@ def _write(result: _Result, output: str | None, as_json: bool, quiet: bool) -> N
         if result.optimized is not None:
             say(str(result.optimized))
     if output is None:
-        sys.stdout.write(text)
+        click.echo(text, nl=False)  # unlike `write`, it copes with ASCII and with no standard output
     else:
         _save(output, text)
 
@@ -215,5 +218,5 @@ def _figures(timeline: Timeline) -> dict[str, float | int]:
         "step_us": timeline.step_us,
         "exposed_us": timeline.exposed_us,
         "peak_bytes": timeline.peak_bytes,
-        "collectives": len(timeline.flights),
+        "collectives": len(timeline.program.communicating),
     }

@@ -27,19 +27,21 @@ MOST_RANKS = 1 << 20  # as many as a group in the text form may have
 class Case:
     """What a step is planned for. `world_size` is None for a program, which has its ranks already.
 
-    `machine_text` is the machine as it was typed: two files may describe machines of one name.
+    `machine_text` is the machine as it was typed: two files may describe machines of one name. `limit_text` is the
+    memory limit as it was typed, "" for none.
     """
 
     world_size: int | None
     machine: Machine
     memory_limit: int | None
     machine_text: str
+    limit_text: str
 
     @staticmethod
     def of(world_size: str | None, machine: str, memory_limit: str | None) -> Case:
         """A case as it was typed; an error says what cannot be used."""
         limit = parse_bytes(memory_limit) if memory_limit is not None else None
-        return Case(_ranks(world_size), Machine.load(machine), limit, machine)
+        return Case(_ranks(world_size), Machine.load(machine), limit, machine, memory_limit or "")
 
     def __str__(self) -> str:
         ranks = [counted(self.world_size, "rank")] if self.world_size is not None else []

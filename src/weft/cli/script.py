@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -10,14 +11,15 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-from torch.distributed.device_mesh import DeviceMesh
+from typing import TYPE_CHECKING, Any
 
 import weft
 from weft.errors import WeftError
 from weft.ir.notebook import shown
 from weft.ir.program import Program
+
+if TYPE_CHECKING:  # a program in the text form is planned without torch
+    from torch.distributed.device_mesh import DeviceMesh
 
 _NAME = "weft_planned_script"  # not "__main__": what a script does when it is run is not wanted
 _PROTOCOL = (
@@ -77,9 +79,13 @@ class Script:
 @contextmanager
 def opened(path: str) -> Iterator[Script]:
     """The script in a file. Its code is run, with its folder on the path, and what it prints goes to standard error."""
+    try:
+        os.stat(path)  # before `resolve`, which raises what it likes about a loop of links
+    except OSError as error:
+        raise WeftError(f"cannot read {path}: {error.strerror}") from None
+    if not os.path.isfile(path):
+        raise WeftError(f"cannot read {path}: {'Is a directory' if os.path.isdir(path) else 'Not a file'}")
     file = Path(path).resolve()
-    if not file.is_file():
-        raise WeftError(f"cannot read {path}: {'Is a directory' if file.is_dir() else 'No such file or directory'}")
     old_path, old_argv = list(sys.path), sys.argv
     sys.path.insert(0, str(file.parent))
     sys.argv = [path]

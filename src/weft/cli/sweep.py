@@ -52,11 +52,13 @@ def points_of(steps: Steps, cases: Sequence[Case], passes: Sequence[Pass]) -> tu
         one = planned(steps, case, passes)
         base = first.setdefault((case.machine_text, case.memory_limit), one)
         work = _work_ratio(base, one)
-        sides = (
+        before, after = (
             _side(was, now, work)
             for was, now in [(base.made.before, one.made.before), (base.made.after, one.made.after)]
         )
-        points.append(Point(case.world_size, case.machine_text, case.memory_limit, *sides))
+        points.append(
+            Point(case.world_size, case.machine_text, case.memory_limit, before, after, limit_text=case.limit_text)
+        )
     return tuple(points)
 
 

@@ -22,7 +22,9 @@ from weft.verify import verify
 @click.option(
     "-m", "--machine", default="h100-ib400", show_default=True, shell_complete=machines, help="A preset, or a file."
 )
-@click.option("--memory-limit", metavar="BYTES", help="Leave out what takes more, such as 70GB. Default: no limit.")
+@click.option(
+    "--memory-limit", metavar="BYTES", help="Leave out what takes more, such as 70GB, unless all does. Default: none."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 @click.argument("program", shell_complete=files)
 def command(machine: str, memory_limit: str | None, as_json: bool, program: str) -> None:
@@ -48,7 +50,7 @@ def command(machine: str, memory_limit: str | None, as_json: bool, program: str)
         if as_json:
             click.echo(json.dumps(_content(found), indent=1))
         else:
-            _print(found)
+            _print(found, limit)
 
 
 def _content(found: Tuned) -> dict[str, object]:
@@ -57,16 +59,19 @@ def _content(found: Tuned) -> dict[str, object]:
     return {"before": before, "bound_us": found.before.bound_us, "tried": found.tried, "rows": rows}
 
 
-def _print(found: Tuned) -> None:
+def _print(found: Tuned, limit: int | None) -> None:
     before = found.before
     click.echo(
         f"as it is: step {time_text(before.step_us)}, peak {size_text(before.peak_bytes)}; "
         f"bound {time_text(before.bound_us)}; {counted(found.tried, 'setting')} tried"
     )
+    if limit is not None and all(row.peak_bytes > limit for row in found.rows):
+        said = f"nothing fits into {size_text(limit)}: all that follow take more"
+        click.echo(click.style(said, fg="red", bold=True))
     table = [("step", "peak", "memory limit", "pipeline")]
     for row in found.rows:
-        limit, pipeline = row.memory_limit or "none", row.pipeline or "as it is"
-        table.append((time_text(row.step_us), size_text(row.peak_bytes), limit, pipeline))
+        within, pipeline = row.memory_limit or "none", row.pipeline or "as it is"
+        table.append((time_text(row.step_us), size_text(row.peak_bytes), within, pipeline))
     widths = [max(len(cells[column]) for cells in table) for column in range(3)]
     for number, cells in enumerate(table):
         line = "  ".join([*map(str.rjust, cells[:3], widths), cells[3]])

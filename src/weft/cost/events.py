@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zlib
 from collections.abc import Callable
@@ -23,12 +24,12 @@ def read_events(path: Path, take: Callable[[dict[str, Any]], None]) -> dict[str,
     """
     source = str(path)
     try:
-        with path.open("rb") as file:
-            packed = file.read(len(_GZIP)) == _GZIP
-        opener = gzip.open if packed else open
-        # Names of kernels and files may hold anything; a wrong byte in one of them is no reason to give up.
-        with opener(path, "rt", encoding="utf-8", errors="replace") as file:
-            return _Trace(file, source).read(take)
+        with path.open("rb") as raw:  # once: what was read from a pipe does not come again
+            packed = raw.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
+            data = gzip.GzipFile(fileobj=raw) if packed else raw
+            # Names of kernels and files may hold anything; a wrong byte in one of them is no reason to give up.
+            with io.TextIOWrapper(data, encoding="utf-8", errors="replace") as file:
+                return _Trace(file, source).read(take)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise ProfileError("is a gzip file that is damaged or cut short", source) from None
     except OSError as error:

@@ -85,11 +85,6 @@ class Machine:
         """The rate of fused attention, as a part of that of a matmul with as much arithmetic."""
         return self.accelerator.attention_efficiency
 
-    @property
-    def memory_bytes(self) -> int:
-        """The memory of one accelerator."""
-        return int(self.accelerator.memory_gb * 1e9)
-
     def peak_tflops(self, dtype: str) -> float:
         """The rate of matmuls at best; that of f32 for a dtype that has none of its own."""
         return self.accelerator.tflops.get(self._rate_of(dtype), self.accelerator.tflops["f32"])

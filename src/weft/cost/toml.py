@@ -19,6 +19,7 @@ from weft.errors import MachineError, visible
 Place: TypeAlias = tuple[str | int, ...]
 
 _LIMIT = 4_000_000  # bytes: a machine takes a few thousand; what is longer is some other file
+_SMALLEST, _LARGEST = 1e-12, 1e15  # beyond these no figure of a machine is meant, and products overflow
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]")
 _KEY = re.compile(r"\s*([A-Za-z0-9_-]+)\s*[.=]")
 # Comments and strings, those of many lines first.
@@ -80,6 +81,8 @@ class Table:
         value = self.values.get(key, default) if default is not None else self._value(key, "a whole number")
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise self.wrong(key, f"must be a whole number of at least {low}, not {_shown(value)}")
+        if value > _LARGEST:
+            raise self.wrong(key, f"must be at most {_LARGEST:g}, not {_shown(value)}")
         return value
 
     def numbers(self, key: str) -> tuple[float, ...]:
@@ -129,6 +132,8 @@ class Table:
         # An integer of any length is legal TOML, and a float is not long enough for all of them.
         if not math.isfinite(value) if isinstance(value, float) else abs(value) > 1e300:
             raise self.wrong(key, f"must be a finite number, not {_shown(value)}")
+        if value and not _SMALLEST <= abs(value) <= _LARGEST:
+            raise self.wrong(key, f"must be from {_SMALLEST:g} to {_LARGEST:g} in size, not {_shown(value)}")
         return float(value)
 
     def _line(self, key: str) -> int:

@@ -13,7 +13,7 @@ from torch.utils._sympy import functions as torch_sympy
 
 from weft.errors import GraphError
 from weft.ir.dims import Atom, Call, Dim, Expr, call, product, symbol
-from weft.ir.specs import ScalarSpec, Spec, TensorSpec, row_major
+from weft.ir.specs import DTYPES, ScalarSpec, Spec, TensorSpec, row_major
 
 UNKNOWN_SIZE = 8192  # the hint of a size that depends on data: torch has none either
 
@@ -151,7 +151,8 @@ def _fold(expression: sympy.Basic, parts: list[Dim]) -> Dim:
 
 
 def _plain(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else "x_" + re.sub(r"\W", "_", name, flags=re.ASCII)
+    plain = _PLAIN_NAME.fullmatch(name) and name not in DTYPES  # torch's u8 may be a size; here it is a dtype
+    return name if plain else "x_" + re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
 def _is_row_major(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:

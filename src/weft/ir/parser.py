@@ -23,6 +23,7 @@ _CONSTRUCTORS = ("slice", "complex", "opaque")
 _MOST_RANKS = 1 << 20
 _MOST_TERMS = 1000
 _LARGEST = 10**4000
+_MOST_ELEMENTS = 2**63  # torch has no larger tensors, and bytes and times have to be floats
 _WORDS: dict[str, Arg] = {"None": None, "True": True, "False": False, "inf": math.inf, "nan": math.nan}
 
 
@@ -185,6 +186,8 @@ class _Parser:
             strides = self.dims(line)
             if len(strides) != len(shape):
                 raise line.error(f"{len(shape)} strides", found=str(len(strides)))
+        if math.prod(abs(size) or 1 for size in shape if isinstance(size, int)) > _MOST_ELEMENTS:
+            raise line.error("a shape that is not beyond all bounds", at=at)
         line.expect("]")
         device = line.take()[1:] if line.kind == "device" else ""
         return TensorSpec(shape, dtype, strides, device)

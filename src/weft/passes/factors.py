@@ -10,7 +10,7 @@ from weft.ir.dims import Dim, product
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
 
-_MM, _LINEAR, _SCALED = "aten.mm.default", "aten.linear.default", "aten._scaled_mm.default"
+_MM, _LINEAR = "aten.mm.default", "aten.linear.default"
 # What keeps others from being such: said of those that a collective stands next to.
 OTHERS: Mapping[str, str] = {
     "aten.addmm.default": "adds to its product, which a fused op does not",

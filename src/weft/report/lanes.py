@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from weft.errors import visible
 from weft.sim.timeline import Timeline
 
 _WIDTH = 100  # columns for a step, unless its microseconds are fewer
@@ -15,11 +16,10 @@ def lanes(timeline: Timeline, us_per_column: float | None = None) -> str:
     Without `us_per_column` a short step has a column for each microsecond, and a longer one fits into 100 columns.
     """
     scale = us_per_column or max(1.0, timeline.step_us / _WIDTH)
-    rows = {"compute": _compute(timeline, scale)}
-    for group in timeline.program.groups:
-        rows[group.name] = _group(timeline, group.name, scale)
-    width = max(map(len, rows))
-    drawn = [f"{name:<{width}}  {row}".rstrip() for name, row in rows.items()]
+    rows = [("compute", _compute(timeline, scale))]  # no dict: a group may be called so, too
+    rows += [(group.name, _group(timeline, group.name, scale)) for group in timeline.program.groups]
+    width = max(len(name) for name, _ in rows)
+    drawn = [visible(f"{name:<{width}}  {row}".rstrip()) for name, row in rows]
     return "\n".join([f"{'us':<{width}}  {_ruler(timeline.step_us, scale)}", *drawn, footer(timeline)]) + "\n"
 
 

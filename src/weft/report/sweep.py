@@ -27,19 +27,21 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was tried, and what came out."""
+    """What was tried, and what came out. `machine` and `limit_text` are the machine and the memory limit as typed."""
 
     world_size: int | None
     machine: str
     memory_limit: int | None
     before: Side
     after: Side
+    limit_text: str = ""
 
     def text(self, axis: str) -> str:
         """Its place on an axis, as people read it."""
         if axis == "world-size":
             return f"{self.world_size:,}"
-        return shown(self.machine) if axis == "machine" else size_text(self.memory_limit or 0)
+        # As typed: limits that are nearly equal would be one place if they were rounded.
+        return shown(self.machine if axis == "machine" else self.limit_text)
 
 
 def sweep_page(title: str, points: Sequence[Point], rows: Sequence[Sequence[str]], axes: Sequence[str]) -> str:

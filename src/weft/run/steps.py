@@ -80,7 +80,10 @@ def planned_together(program: Program, machine: Machine, passes: str, *, memory_
 
 
 def difference(expected: Sequence[Tensor], found: Sequence[Tensor]) -> float:
-    """The largest difference on any rank, relative to the largest number in a tensor. All ranks must call this."""
+    """The largest difference on any rank, relative to the largest finite number in a tensor.
+
+    Infinities and NaNs that both have at the same place are equal. All ranks must call this.
+    """
     shares = [_share(*pair) for pair in zip(expected, found, strict=True)]
     return float(max(from_all(max(shares, default=0.0))))
 
@@ -88,8 +91,12 @@ def difference(expected: Sequence[Tensor], found: Sequence[Tensor]) -> float:
 def _share(one: Tensor, other: Tensor) -> float:
     if one.shape != other.shape:
         return inf
-    if not one.numel():
-        return 0.0
     wide, found = one.double(), other.double()
-    share = float((wide - found).abs().max() / wide.abs().max().clamp(min=1e-30))
+    # An infinity or a NaN on both sides is the same, and has no difference that could be computed.
+    apart = ~((wide == found) | (wide.isnan() & found.isnan()))
+    if not apart.any():
+        return 0.0
+    finite = wide[wide.isfinite()]
+    largest = finite.abs().max() if finite.numel() else wide.new_tensor(0.0)
+    share = float((wide - found)[apart].abs().max() / largest.clamp(min=1e-30))
     return inf if isnan(share) else share
