@@ -20,8 +20,9 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 
 from tests.run.ranks import Rank, Server, kill_me, serving
 from weft.errors import AgreementError
-from weft.run.agreement import Verdict, agree, agreed_before
+from weft.run.agreement import Verdict, agree
 from weft.run.entries import Claim, announce, write_entry
+from weft.run.session import Session
 from weft.run.store import SharedStore, digest, packed, plain
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -54,10 +55,6 @@ def posts(store: Store, rank: int, made: Claim) -> None:
     """Claim something, and wait for nothing."""
     with SharedStore(store, LIMIT_S) as shared:
         write_entry(shared, made.key, rank, announce(shared, made))
-
-
-def agreed(store: Store, rank: int, key: str, timeout_s: float) -> Claim | None:
-    return agreed_before(store, rank, key, timeout_s=timeout_s)
 
 
 def posted(server: Server) -> None:
@@ -210,7 +207,6 @@ def test_one_that_compiles_again_follows_alone(server: Server) -> None:
     made = claim(0, 1, key="again")
     assert results(server, {0: made, 1: made}, LONG_S) == [yes(made)] * 2
     store = server.store()
-    assert agreed_before(store, 1, "again", timeout_s=LONG_S) == made
     assert claims(store, 1, made, LONG_S, again=True) == Verdict(True, followed=True, terms=made)
     other = replace(made, lines=("all_reduce over 0: 0", *LINES[1:]))
     why = (
@@ -227,27 +223,34 @@ def test_a_no_stays_a_no() -> None:
     store, made = HashStore(), claim(0, 1)
     no = Verdict(False, "graph step: rank 1: late or absent, as nothing came for 0.15 s")
     assert claims(store, 0, made, 0.2) == no
-    assert agreed_before(store, 0, "step", timeout_s=LONG_S) is None
     assert [claims(store, rank, made, LONG_S, again=True) for rank in (1, 0, 1)] == [no] * 3
     assert no.lines == ()
-
-
-def test_nothing_was_agreed_on_before_all_have_come() -> None:
-    store, made = HashStore(), claim(0, 1)
-    assert agreed_before(store, 0, "step", timeout_s=LONG_S) is None
-    posts(store, 0, made)
-    assert agreed_before(store, 0, "step", timeout_s=LONG_S) is None
-    posts(store, 1, made)
-    assert agreed_before(store, 0, "step", timeout_s=LONG_S) == made
-    assert agreed_before(store, 0, "another step", timeout_s=LONG_S) is None
 
 
 def test_other_ranks_than_before_are_another_claim() -> None:
     store = HashStore()
     posts(store, 1, claim(0, 1))
     assert claims(store, 0, claim(0, 1), LONG_S).agreed
-    why = "graph step: ranks 0, 1 were named before, and now ranks 0..2"
-    assert claims(store, 0, claim(0, 1, 2), LONG_S) == Verdict(False, why, terms=claim(0, 1))
+    why = "graph step: ranks 0, 1 were named before, and now rank 0"
+    assert claims(store, 0, claim(0), LONG_S) == Verdict(False, why, terms=claim(0, 1))
+
+
+def test_nobody_follows_what_those_whom_it_talks_to_had_no_part_in() -> None:
+    """Rows of a mesh agreed on something, or not; columns under the same key cannot know of each other."""
+    store = HashStore()
+    posts(store, 1, claim(0, 1))
+    assert claims(store, 0, claim(0, 1), LONG_S).agreed
+    assert not claims(store, 2, claim(2, 3), 0.2).agreed
+    with pytest.raises(AgreementError) as error:
+        claims(store, 0, claim(0, 2), LONG_S)
+    assert str(error.value) == UNKNOWN.format("rank 2 took no part in what was agreed on before")
+
+
+def test_a_graph_over_other_ranks_has_a_key_of_its_own() -> None:
+    session = Session()
+    rows, columns = (0, 1), (0, 2)
+    assert [session.told_apart("step", one) for one in (rows, columns, rows, columns)] == ["step", "step #1"] * 2
+    assert session.told_apart("other", columns) == "other"
 
 
 def test_one_that_is_named_and_does_not_name_back_is_a_difference() -> None:
@@ -263,17 +266,14 @@ def test_one_that_is_named_and_does_not_name_back_is_a_difference() -> None:
 def test_a_store_that_is_silent_from_the_start_means_no() -> None:
     with serving() as server:
         ranks = [Rank(server, claims, 0, claim(0, 1), 1.0, again, held=True) for again in (False, True)]
-        ranks.append(Rank(server, agreed, 0, "step", 1.0, held=True))
         server.stop()
         for rank in ranks:
             rank.go()
-        first, again, before = (rank.result() for rank in ranks)
+        first, again = (rank.result() for rank in ranks)
     silent = "the store did not answer within the limit of 1 s"
     assert first == Verdict(False, f"graph step: rank 0 could not post its claim: {silent}")
     assert isinstance(again, AgreementError)
     assert str(again) == UNKNOWN.format(silent)
-    assert isinstance(before, AgreementError)
-    assert str(before) == silent
 
 
 def test_a_store_that_falls_silent_leaves_the_outcome_unknown() -> None:

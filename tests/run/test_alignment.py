@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from tests.run.ranks import Rank, Server, kill_me, serving
 from weft.errors import AgreementError, CostError
 from weft.run.alignment import aligned
-from weft.run.store import SharedStore, digest, packed
+from weft.run.store import SharedStore, digest, packed, plain
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -36,12 +36,13 @@ def measured(
 
 def posts_and_dies(store: Store, rank: int, ranks: list[int], key: str, times: dict[str, float]) -> None:
     with SharedStore(store, LIMIT_S) as shared:
-        shared.write_once(cell(key, ranks, rank), packed(times))
+        shared.write_once(cell(key, f"{rank}/own"), packed(times))
+        shared.write_once(cell(key, rank), plain(ranks))
     kill_me()
 
 
-def cell(key: str, ranks: list[int], name: object) -> str:
-    return f"times/{digest([key, ranks])}/{name}"
+def cell(key: str, name: object) -> str:
+    return f"times/{digest(key)}/{name}"
 
 
 @pytest.fixture(scope="module")
@@ -108,12 +109,27 @@ def test_other_ranks_under_the_same_key_are_others() -> None:
     assert aligned(store, 1, [1], "key", {"mm": 2.0}, timeout_s=LONG_S) == {"mm": 2.0}
 
 
+def test_ranks_of_a_mesh_that_name_different_others_get_the_same_at_once() -> None:
+    """Each talks to one in its row and one in its column, and to the fourth through either."""
+    store, mesh = HashStore(), {0: [0, 1, 2], 1: [0, 1, 3], 2: [0, 2, 3], 3: [1, 2, 3]}
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda rank: measured(store, rank, mesh[rank], "mesh", {"mm": 1.0 + rank}, LONG_S), mesh)
+    assert [*found] == [{"mm": 2.5}] * 4
+
+
+def test_one_that_is_absent_from_a_mesh_does_not_keep_the_others_apart() -> None:
+    store, mesh = HashStore(), {0: [0, 1, 2], 1: [0, 1, 3], 2: [0, 2, 3]}
+    with ThreadPoolExecutor(3) as pool:
+        found = pool.map(lambda rank: measured(store, rank, mesh[rank], "mesh", {"mm": 1.0 + rank}, LIMIT_S), mesh)
+    assert [*found] == [{"mm": 2.0}] * 3
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_store_that_fails_is_an_error(killed: bool) -> None:
     with serving() as server:
         rank = Rank(server, measured, 1, [0, 1], "fails", TIMES[1], LIMIT_S)
         store = server.store()
-        while not store.check([f"weft/{cell('fails', [0, 1], 1)}"]):
+        while not store.check([f"weft/{cell('fails', 1)}"]):
             sleep(0.01)
         if killed:
             server.end()
@@ -129,11 +145,21 @@ def test_a_store_that_fails_is_an_error(killed: bool) -> None:
 def test_what_is_in_the_store_is_data(value: str) -> None:
     store = HashStore()
     weft = PrefixStore("weft", store)
-    weft.set(cell("entry", [0, 1], 1), value)
-    assert aligned(store, 0, [0, 1], "entry", TIMES[0], timeout_s=LONG_S) == TIMES[0]
-    weft.set(cell("result", [0, 1], "median"), value)
+    weft.set(cell("times", "1/own"), value)
+    weft.set(cell("times", 1), plain([0, 1]))
+    assert aligned(store, 0, [0, 1], "times", TIMES[0], timeout_s=LONG_S) == TIMES[0]
+    weft.set(cell("result", "0/median"), value)
     with pytest.raises(AgreementError, match=r"^times result: what the store holds as their median is damaged$"):
-        aligned(store, 0, [0, 1], "result", TIMES[0], timeout_s=LONG_S)
+        aligned(store, 0, [0], "result", TIMES[0], timeout_s=LONG_S)
+
+
+@pytest.mark.parametrize("value", ["noise", "7", "[-1]", "[true]", "[" * 100_000])
+def test_an_entry_that_names_nobody_does_not_count(value: str) -> None:
+    store = HashStore()
+    weft = PrefixStore("weft", store)
+    weft.set(cell("entry", "1/own"), packed(TIMES[1]))
+    weft.set(cell("entry", 1), value)
+    assert aligned(store, 0, [0, 1], "entry", TIMES[0], timeout_s=LONG_S) == TIMES[0]
 
 
 @pytest.mark.parametrize("us", [-1.0, nan, inf])

@@ -9,22 +9,32 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 import torch._dynamo
 import torch.distributed as dist
 from torch import Tensor
+from torch._dynamo.exc import BackendCompilerFailed
 from torch._inductor import config
-from torch.distributed._functional_collectives import all_gather_single
-from torch.fx import GraphModule
+from torch._inductor.custom_graph_pass import get_custom_graph_passes
+from torch._inductor.exc import InductorError
+from torch.distributed._functional_collectives import all_gather_single, all_gather_single_autograd
+from torch.fx import Graph, GraphModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import weft
-from weft.run import Settings, plan_cache
+from weft.passes import PASSES, Plan, Remark, pass_text
+from weft.passes.base import Context, fingerprint
+from weft.run import Settings, backend, decisions, plan_cache
+from weft.run.agreement import Verdict
+from weft.run.claims import Launches
+from weft.run.entries import Claim
 from weft.run.hook import WeftPass
 
 MACHINE = "gloo-cpu"
@@ -140,7 +150,7 @@ def test_groups_of_other_ranks_do_not_count() -> None:
     assert WeftPass(Settings(machine=MACHINE)).uuid() == before
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"weft_decision": 1, "launches": {"key": 1}}', "\0" * 40])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"weft_decision": 2, "launches": {"key": 1}}', "\0" * 40])
 def test_a_damaged_plan_cache_costs_a_compilation(text: str) -> None:
     assert not cached()
     (path,) = plan_cache.plan_cache().glob("*.json")
@@ -156,6 +166,118 @@ def test_a_decision_that_is_gone_is_made_again() -> None:
     path.unlink()
     assert not cached()
     assert cached()
+
+
+def growing(x: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """On a CPU, the sum over a size that changes has another kernel from some size on, and a guard that says so."""
+    group = dist.group.WORLD
+    assert group is not None
+    product = torch.mm(x, all_gather_single(v, 0, group))
+    return torch.mm(product, all_gather_single(w, 0, group)), x.sum()
+
+
+@pytest.fixture
+def claimed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The lines of all claims, which everybody agrees to."""
+    found: list[tuple[str, ...]] = []
+
+    def consent(launches: Launches, settings: Settings) -> Verdict:
+        found.append(launches.lines)
+        return Verdict(agreed=True)
+
+    monkeypatch.setattr(backend, "consent", consent)
+    return found
+
+
+def test_graphs_that_inductor_keeps_under_one_key_have_a_decision_each(claimed: list[tuple[str, ...]]) -> None:
+    for rows in (16, 8192, 16):
+        torch._dynamo.reset()
+        x, v, w = torch.ones(rows, 256), torch.ones(128, 256), torch.ones(128, 256)
+        torch._dynamo.mark_dynamic(x, 0)
+        weft.compile(growing, machine=MACHINE, passes="bucket_auto{mode=default},schedule")(x, v, w)
+    assert last().cached
+    assert [len(lines) for lines in claimed] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("label", ["", "second"])
+def test_what_is_claimed_is_kept_under_its_label(label: str) -> None:
+    assert not cached()
+    torch._dynamo.reset()
+    called(weft.compile(gathers, machine=MACHINE, label=label))
+    assert last().cached == (label == "")
+
+
+@dataclass(frozen=True)
+class Mine:
+    """A pass that is not Weft's."""
+
+    name: ClassVar[str] = "mine"
+    exact: ClassVar[bool] = True
+    reorders: ClassVar[bool] = False
+
+    def plan(self, program: weft.Program, context: Context) -> Plan:
+        return Plan(pass_text(self), fingerprint(program), (), (Remark("mine", program.ops[0].name, "note", "seen"),))
+
+    def apply(self, program: weft.Program, plan: Plan) -> weft.Program:
+        return program
+
+
+def test_what_no_text_tells_is_not_kept() -> None:
+    told: list[Any] = ["default", "safe", "bucket{cap_mb=1}", "bucket{only=inter_node}"]
+    assert all(Settings(machine=MACHINE, passes=passes).uuid for passes in told)
+    capped = PASSES["bucket"](cap_mb=lambda number: 1.0)  # type: ignore[call-arg]
+    untold: list[Any] = ["by_hand", "bucket{only=parameters}", 'schedule{pin=["layers.0"]}', [capped], [Mine()]]
+    assert not any(Settings(machine=MACHINE, passes=passes).uuid for passes in untold)
+
+
+# Regions that are compiled once and called more than once
+
+
+@torch.compiler.nested_compile_region
+def region(x: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    group = dist.group.WORLD
+    assert group is not None
+    return torch.mm(torch.mm(x, all_gather_single(v, 0, group)), all_gather_single(w, 0, group))
+
+
+def calling(x: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    group = dist.group.WORLD
+    assert group is not None
+    whole: Tensor = region(region(all_gather_single(x, 0, group), v, w), w, v)
+    return torch.mm(whole, v.t())
+
+
+def test_what_regions_launch_is_claimed_and_kept_as_well(claimed: list[tuple[str, ...]]) -> None:
+    for _ in range(2):
+        torch._dynamo.reset()
+        weft.compile(calling, machine=MACHINE, passes="bucket")(
+            torch.ones(64, 64), torch.ones(32, 64), torch.ones(32, 64)
+        )
+    line = "all_gather.start f32 over group 0 of 2: "
+    assert claimed == [("part 0", f"{line}0, 1", "part 1", f"{line}0")] * 2
+    assert last().cached
+
+
+def test_regions_follow_though_the_graph_around_them_does_not_communicate(monkeypatch: pytest.MonkeyPatch) -> None:
+    agreed = ("all_gather.start f32 over group 0 of 2: 0, 1 as 2",)
+
+    def consent(launches: Launches, settings: Settings) -> Verdict:
+        return Verdict(False, "others go on", terms=Claim(launches.key, settings.header, agreed, launches.ranks))
+
+    monkeypatch.setattr(backend, "consent", consent)
+    monkeypatch.setattr(backend, "alone", lambda: False)
+    run = weft.compile(lambda x, v, w: region(region(x, v, w), w, v), machine=MACHINE, passes="schedule")
+    run(torch.ones(64, 64), torch.ones(32, 64), torch.ones(32, 64))
+    assert (last().before.collectives, last().after.collectives, last().used) == (2, 1, True)
+
+
+def test_a_copy_has_regions_of_its_own() -> None:
+    inner = torch.fx.symbolic_trace(torch.nn.Tanh())
+    graph = Graph()
+    graph.output(graph.get_attr("region"))
+    copied = backend._copied(GraphModule({"region": inner}, graph)).region
+    assert isinstance(copied, GraphModule)
+    assert copied.graph is not inner.graph
 
 
 @pytest.fixture
@@ -196,6 +318,75 @@ def test_install_puts_weft_into_inductor_for_good() -> None:
             weft.install()
     assert (last().before.collectives, last().after.collectives) == (2, 1)
     assert config.post_grad_custom_post_pass is None
+
+
+def test_torch_compile_goes_on_and_nothing_is_kept_alive() -> None:
+    """It copies Inductor's settings, in which the pass is."""
+    with weft.enabled(machine=MACHINE, passes="bucket"):
+        called(torch.compile(gathers))
+        second = torch.compile(lambda x, y: torch.mm(x, y))
+        assert called(second, rows=16).shape == (16, 64)
+        (hook,) = get_custom_graph_passes(config.post_grad_custom_post_pass)
+    assert isinstance(hook, WeftPass)
+    assert hook.ran
+    assert hook.decisions == []
+
+
+@pytest.mark.parametrize("how", ["eager", "inductor", "enabled"])
+@pytest.mark.parametrize("estimator", ["analytic", "benchmark"])
+def test_a_graph_follows_what_was_agreed_upon(how: str, estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    agreed = ("all_gather.start f32 over group 0 of 2: 0, 1 as 2",)
+
+    def consent(launches: Launches, settings: Settings) -> Verdict:
+        return Verdict(False, "others go on", terms=Claim(launches.key, settings.header, agreed, launches.ranks))
+
+    monkeypatch.setattr(backend, "consent", consent)
+    monkeypatch.setattr(backend, "alone", lambda: False)
+    monkeypatch.setattr(decisions, "consent", consent)
+    options: dict[str, Any] = {"machine": MACHINE, "passes": "schedule", "compute_estimator": estimator}
+    if how == "enabled":
+        with weft.enabled(**options):
+            called(torch.compile(gathers))
+    else:
+        called(weft.compile(gathers, mode=how, **options))
+    assert (last().before.collectives, last().after.collectives, last().used) == (2, 1, True)
+
+
+def refusing(role: str) -> Callable[[Launches, Settings], Verdict]:
+    def consent(launches: Launches, settings: Settings) -> Verdict:
+        if launches.key.startswith(role):
+            raise weft.AgreementError("they differ")
+        return Verdict(agreed=True)
+
+    return consent
+
+
+def summed(x: Tensor) -> Tensor:
+    group = dist.group.WORLD
+    assert group is not None
+    return torch.mm(all_gather_single_autograd(x, 0, group), x).sum()
+
+
+@pytest.mark.parametrize(
+    ("how", "role", "expected"),
+    [
+        ("backend", "forward", BackendCompilerFailed),
+        ("backend", "backward", weft.AgreementError),
+        ("enabled", "forward", InductorError),
+        ("enabled", "backward", InductorError),
+    ],
+)
+def test_torch_wraps_what_is_raised_as_the_documentation_says(
+    how: str, role: str, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "consent", refusing(role))
+    with weft.enabled(machine=MACHINE) if how == "enabled" else nullcontext():
+        run = torch.compile(summed) if how == "enabled" else weft.compile(summed, machine=MACHINE, mode="eager")
+        with pytest.raises((weft.AgreementError, BackendCompilerFailed)) as caught:
+            run(torch.ones(8, 8, requires_grad=True)).backward()
+    assert type(caught.value) is expected
+    assert isinstance(getattr(caught.value, "inner_exception", caught.value), weft.AgreementError)
+    assert "they differ" in str(caught.value)
 
 
 def test_passes_of_others_run_before_and_those_in_our_place_are_an_error() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from weft import Program, pipeline
 from weft.errors import AgreementError
 from weft.passes import PASSES, parse_pipeline
 from weft.run import virtual
-from weft.run.claims import launch_lines, launches
+from weft.run.claims import apart, joined, launch_lines, launches
 from weft.run.following import followed
 from weft.run.settings import Settings
 
@@ -54,6 +56,35 @@ def test_a_graph_has_the_same_key_and_lines_whatever_its_sizes() -> None:
         "all_gather.start f32 over group 0 of 2: 0",
         "all_gather.start f32 over group 0 of 2: 1",
     )
+
+
+TWO_SUMS = """weft 1
+group dp = 0..1
+
+%a: f32[4] = input()
+%b: f32[4] = input()
+%sa: f32[4] = all_reduce.start(%a) sum over dp
+%wa: f32[4] = wait(%sa)
+%next: f32[4] = aten.mul.Tensor(%b, {factor})
+%sb: f32[4] = all_reduce.start(%next) sum over dp
+%wb: f32[4] = wait(%sb)
+return %wa, %wb
+"""
+
+
+def test_graphs_that_launch_the_same_and_depend_otherwise_have_different_keys() -> None:
+    beside, chained = (weft.parse(TWO_SUMS.format(factor=factor)) for factor in ("%a", "%wa"))
+    assert launch_lines(beside, beside) == launch_lines(chained, chained)
+    assert launches(beside, beside, "forward").key != launches(chained, chained, "forward").key
+
+
+def test_claims_of_several_graphs_are_joined_and_taken_apart() -> None:
+    region, graph = launches(STATIC, STATIC, "forward"), replace(launches(STATIC, STATIC, "forward x"), ranks=(1, 2))
+    both = joined([region, graph])
+    assert both.key.startswith("forward x ")
+    assert both.key not in (graph.key, joined([graph, graph]).key)
+    assert (apart(both.lines), both.ranks) == ([region.lines, graph.lines], (0, 1, 2))
+    assert (joined([graph]), apart(graph.lines)) == (graph, [graph.lines])
 
 
 def test_a_bucket_of_other_sizes_is_followed() -> None:

@@ -21,7 +21,8 @@ wrong place. Pipeline stages do not reach each other, and do not share a verdict
 is up refuses those that it waits for, and with that has told everybody who reaches them, also those it never heard of.
 
 **Why nobody waits for one that compiles again.** Its entry stands, and so do all that it reaches. The verdict is known
-at once, and the new claim is compared with the one that stands.
+at once, and the new claim is compared with the one that stands. If it names a rank that took no part then, nobody knows
+what that one launches, and the rank raises.
 
 **A store that fails.** Before a rank's claim is on its way there can be no yes, so no is safe. Afterwards the outcome
 is unknown to it, even if the call failed: a request may be carried out when nobody waits for it any more. So it raises.
@@ -29,9 +30,8 @@ is unknown to it, even if the call failed: a request may be carried out when nob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -104,25 +104,17 @@ def agree(store: Store, rank: int, claim: Claim, *, timeout_s: float, again: boo
             raise _unknown(rank, claim.key, error) from error
 
 
-def agreed_before(store: Store, rank: int, key: str, *, timeout_s: float) -> Claim | None:
-    """The claim of this rank that all agreed on earlier, if they did; nobody is waited for.
-
-    Raises AgreementError if the store does not answer within the time limit.
-    """
-    with SharedStore(store, timeout_s) as shared:
-        entries = _reached(partial(_present, shared, key), rank)
-        return None if _objections(shared, key, entries) else _standing(shared, key, entries[rank])
-
-
 def _decide(shared: SharedStore, rank: int, claim: Claim, stood: bool) -> Verdict:
     """The verdict on a claim. If one `stood` there before, the verdict is on that, and the new one has to follow it."""
-    entries = _reached(partial(_awaited, shared, claim.key), rank)
+    entries = _reached(shared, claim.key, rank)
     why = _objections(shared, claim.key, entries)
     if why:
         return Verdict(False, why)
     terms = _standing(shared, claim.key, entries[rank]) if stood else claim
     if terms == claim:
         return Verdict(True, followed=stood, terms=terms)
+    if strangers := {*claim.ranks} - entries.keys():
+        raise AgreementError(f"{_ranks(strangers)} took no part in what was agreed on before")
     sides = {"as all ranks agreed before": terms, f"now on rank {rank}": claim}
     why = _first_difference(sides) or f"{_ranks(terms.ranks)} were named before, and now {_ranks(claim.ranks)}"
     return Verdict(False, f"graph {claim.key}: {why}", terms=terms)
@@ -145,12 +137,12 @@ def _unknown(rank: int, key: str, error: AgreementError) -> AgreementError:
 # Who takes part
 
 
-def _reached(entries_of: Callable[[list[int]], _Entries], rank: int) -> _Entries:
+def _reached(shared: SharedStore, key: str, rank: int) -> _Entries:
     """The entries of all that a rank reaches, up to the first refusals, with which the verdict is clear."""
     found: dict[int, Entry] = {}
     pending = [rank]
     while pending:
-        found |= entries_of(pending)
+        found |= _awaited(shared, key, pending)
         if any(entry.refusal for entry in found.values()):
             break
         pending = sorted({one for entry in found.values() for one in entry.ranks} - found.keys())
@@ -163,12 +155,6 @@ def _awaited(shared: SharedStore, key: str, ranks: list[int]) -> _Entries:
         for absent in without_entry(shared, key, ranks):
             write_entry(shared, key, absent, refused(f"late or absent, as nothing came for {shared.patience_s:g} s"))
     return read_entries(shared, key, ranks)
-
-
-def _present(shared: SharedStore, key: str, ranks: list[int]) -> _Entries:
-    """The entries of ranks as they are now."""
-    found = read_entries(shared, key, ranks)
-    return {rank: found.get(rank, Entry(refusal="not there yet")) for rank in ranks}
 
 
 # What they say

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -20,9 +21,9 @@ from torch.fx import GraphModule
 
 from weft.fx import to_fx
 from weft.run import plan_cache
-from weft.run.claims import Launches
+from weft.run.claims import Launches, joined
 from weft.run.consent import alone, consent, this_rank
-from weft.run.decisions import decide, role_of
+from weft.run.decisions import Decision, decide_together, role_of
 from weft.run.gathers import keep_gathers_apart
 from weft.run.hook import WeftPass, patches
 from weft.run.reports import Report
@@ -75,15 +76,15 @@ class _Inductor:
         compiled, decided = self._compiled(module, inputs, how, WeftPass(self.settings))
         if decided is None:
             return compiled
-        launches, report = decided
+        launches, reports = decided
         verdict = consent(launches, self.settings)
         if not verdict.agreed:
             assert spare is not None, "one alone agrees"
             if verdict.terms is not None:
                 return self._followed(spare, inputs, how, verdict.terms.lines)
             compiled = _compiled_again(spare, inputs, how)
-            report = replace(report, used=False, why=verdict.why)
-        SESSION.add(report, this_rank())
+            reports = [replace(report, used=False, why=verdict.why) for report in reports]
+        _tell(reports)
         return compiled
 
     def _followed(
@@ -93,27 +94,48 @@ class _Inductor:
         _forget_strides()
         compiled, decided = self._compiled(module, inputs, how, WeftPass(self.settings, agreed))
         assert decided is not None, "it communicated a moment ago"
-        SESSION.add(decided[1], this_rank())
+        _tell(decided[1])
         return compiled
 
     def _compiled(
         self, module: GraphModule, inputs: Sequence[Any], how: Mapping[str, Any], hook: WeftPass
-    ) -> tuple[Any, tuple[Launches, Report] | None]:
+    ) -> tuple[Any, tuple[Launches, Sequence[Report]] | None]:
         """The compiled graph, and what was decided about it, now or when it came into Inductor's cache."""
         spare = _copied(module)
         with config.patch(patches(hook)):
             compiled = compile_fx_inner(module, inputs, **how)
             key = compiled._fx_graph_cache_key
             if not hook.ran and key is not None:
-                if (known := plan_cache.load(key)) is not None:
-                    return compiled, (known[0], replace(known[1], cached=True))
+                if (known := plan_cache.load(_kept_under(key, compiled))) is not None:
+                    return compiled, (known[0], [replace(report, cached=True) for report in known[1]])
                 with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False):
                     compiled = _compiled_again(spare, inputs, how)
-        if hook.decision is None:
+        if not hook.decisions:
             return compiled, None
+        launches, reports = _told(hook.decisions)
         if key is not None:
-            plan_cache.save(key, hook.decision.launches, hook.decision.report)
-        return compiled, (hook.decision.launches, hook.decision.report)
+            plan_cache.save(_kept_under(key, compiled), launches, reports)
+        return compiled, (launches, reports)
+
+
+def _told(decisions: Sequence[Decision]) -> tuple[Launches, list[Report]]:
+    """What was decided for a graph and the regions inside of it: what to claim, and what to report."""
+    return joined([one.launches for one in decisions]), [one.report for one in decisions]
+
+
+def _tell(reports: Iterable[Report]) -> None:
+    for report in reports:
+        SESSION.add(report, this_rank())
+
+
+def _kept_under(key: str, compiled: Any) -> str:
+    """The name of what was decided for a compiled graph.
+
+    Inductor keeps several graphs under one key, of which it takes the first whose guards hold. So the code that was
+    generated tells them apart; its comments count the graphs of a process, and are left out.
+    """
+    code = "\n".join(line for line in compiled.source_code.splitlines() if not line.lstrip().startswith("#"))
+    return f"{key}-{sha256(code.encode()).hexdigest()[:16]}"
 
 
 def _compiled_again(module: GraphModule, inputs: Sequence[Any], how: Mapping[str, Any]) -> Any:
@@ -148,30 +170,24 @@ def _eager(module: GraphModule, inputs: Sequence[Any], settings: Settings) -> Ca
 def _improved(module: GraphModule, settings: Settings, is_inference: bool) -> GraphModule:
     if not _communicates(module):
         return module
-    role = role_of(module.graph, is_inference)
-    decision = decide(module.graph, settings, role)
-    if decision is None:
-        return module
-    verdict = consent(decision.launches, settings)
-    if not verdict.agreed and verdict.terms is not None:
-        decision = decide(module.graph, settings, role, verdict.terms.lines)
-        assert decision is not None, "it communicated a moment ago"
-    elif not verdict.agreed:
-        SESSION.add(replace(decision.report, used=False, why=verdict.why), this_rank())
-        return module
-    SESSION.add(decision.report, this_rank())
-    return to_fx(decision.program)
+    decision = decide_together(module.graph, settings, role_of(module.graph, is_inference))
+    return module if decision is None else to_fx(decision.program)
 
 
 def _communicates(module: GraphModule) -> bool:
-    called = (node.target for node in module.graph.nodes if node.op == "call_function")
+    """Whether a graph communicates, or a region inside of it."""
+    graphs = [one.graph for one in module.modules() if isinstance(one, GraphModule)]
+    called = (node.target for graph in graphs for node in graph.nodes if node.op == "call_function")
     return any(isinstance(target, OpOverload) and target.namespace in _COMMUNICATING for target in called)
 
 
 def _copied(module: GraphModule) -> GraphModule:
-    """The module with a graph of its own, whose nodes share what they tell of their values."""
+    """The module with a graph of its own, whose nodes share what they tell of their values; so for regions in it."""
     copied = GraphModule(module, copy.deepcopy(module.graph))
     copied.meta.update(module.meta)
+    for name, child in copied.named_children():
+        if isinstance(child, GraphModule):
+            setattr(copied, name, _copied(child))
     return copied
 
 

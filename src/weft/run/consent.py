@@ -41,8 +41,9 @@ def consent(launches: Launches, settings: Settings) -> Verdict:
     """
     if alone() or len(launches.ranks) < 2:
         return Verdict(agreed=True)
-    claim = Claim(launches.key, settings.header, launches.lines, launches.ranks)
-    again = SESSION.claims(launches.key)
+    key = SESSION.told_apart(launches.key, launches.ranks)
+    claim = Claim(key, settings.header, launches.lines, launches.ranks)
+    again = SESSION.claims(key)
     verdict = agree(_get_default_store(), this_rank(), claim, timeout_s=settings.agreement_timeout_s, again=again)
     if not verdict.agreed and verdict.terms is None:
         if settings.on_disagreement == "error":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.fx import Graph
 
+from weft.cost.model import CostModel
 from weft.cost.times import Times
 from weft.errors import OptionError, WeftError, WeftWarning
 from weft.fx import from_fx
@@ -18,9 +19,10 @@ from weft.optimizer import Optimized, optimize
 from weft.run.alignment import aligned
 from weft.run.benchmark import benchmark
 from weft.run.claims import Launches, launches
-from weft.run.consent import alone, this_rank
+from weft.run.consent import alone, consent, this_rank
 from weft.run.following import followed
 from weft.run.reports import Report
+from weft.run.session import SESSION
 from weft.run.settings import Settings
 from weft.sim import simulate
 
@@ -48,13 +50,35 @@ def decide(graph: Graph, settings: Settings, role: str, agreed: Sequence[str] | 
         return None
     if not before.communicating:
         return None
-    made = _optimized(before, settings, role) if agreed is None else followed(before, agreed, role, settings)
+    cost = settings.cost(_benchmarks(before, settings, role) if settings.measures else None)
+    if agreed is None:
+        made = _optimized(before, settings, role, cost)
+    else:
+        made = followed(before, agreed, role, settings, cost)
     report = Report.of(role, made, perf_counter() - began)
     return Decision(made.program, launches(before, made.program, _name(role, settings)), report)
 
 
-def _optimized(before: Program, settings: Settings, role: str) -> Optimized:
-    cost = settings.cost(_benchmarks(before, settings, role) if settings.measures else None)
+def decide_together(graph: Graph, settings: Settings, role: str) -> Decision | None:
+    """What becomes of a graph once the other ranks were asked, which is reported; None if it stays as it is.
+
+    AgreementError if it would have to follow what other ranks launch already, and cannot.
+    """
+    decision = decide(graph, settings, role)
+    if decision is None:
+        return None
+    verdict = consent(decision.launches, settings)
+    if not verdict.agreed and verdict.terms is None:
+        SESSION.add(replace(decision.report, used=False, why=verdict.why), this_rank())
+        return None
+    if not verdict.agreed:
+        decision = decide(graph, settings, role, verdict.lines)
+        assert decision is not None, "it communicated a moment ago"
+    SESSION.add(decision.report, this_rank())
+    return decision
+
+
+def _optimized(before: Program, settings: Settings, role: str, cost: CostModel) -> Optimized:
     try:
         return optimize(before, cost=cost, memory_limit=settings.limit, passes=settings.pipeline)
     except OptionError:
@@ -71,8 +95,8 @@ def _benchmarks(before: Program, settings: Settings, role: str) -> Times:
     if alone():
         return times
     told = launches(before, before, _name(role, settings))
-    limit_s = settings.agreement_timeout_s
-    return Times(aligned(_get_default_store(), this_rank(), told.ranks, told.key, times.ops, timeout_s=limit_s))
+    key, limit_s = SESSION.told_apart(told.key, told.ranks), settings.agreement_timeout_s
+    return Times(aligned(_get_default_store(), this_rank(), told.ranks, key, times.ops, timeout_s=limit_s))
 
 
 def _name(role: str, settings: Settings) -> str:

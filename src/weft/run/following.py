@@ -32,12 +32,17 @@ _LINE = re.compile(r".* over group \d+ of \d+: (?P<members>\d+(, \d+)*)(?P<sever
 _WAYS = ("default", "custom_op", "multidtype")  # through one buffer; the line does not say how it is filled
 
 
-def followed(before: Program, agreed: Sequence[str], role: str, settings: Settings) -> Optimized:
-    """A graph that launches what was agreed upon. AgreementError if this one cannot."""
-    cost, difference = settings.cost(), ""
+def followed(
+    before: Program, agreed: Sequence[str], role: str, settings: Settings, cost: CostModel | None = None
+) -> Optimized:
+    """A graph that launches what was agreed upon. AgreementError if this one cannot.
+
+    `cost` is for settings that measure, which cannot tell by themselves what ops take.
+    """
+    cost, difference = settings.cost() if cost is None else cost, ""
     for way in _WAYS:
         try:
-            made = _in_order(_merged(before, _deduped(before, settings), agreed, way), before, agreed)
+            made = _in_order(_merged(before, _deduped(before, settings, cost), agreed, way), before, agreed)
             verify(before, made, reorders=True)
         except WeftError as error:
             difference = difference or str(error)
@@ -53,9 +58,9 @@ def followed(before: Program, agreed: Sequence[str], role: str, settings: Settin
     )
 
 
-def _deduped(before: Program, settings: Settings) -> Program:
+def _deduped(before: Program, settings: Settings, cost: CostModel) -> Program:
     chosen = [one for one in settings.pipeline if one.name == "dedupe"]
-    return pipeline.run(before, chosen, cost=settings.cost(), memory_limit=settings.limit).program
+    return pipeline.run(before, chosen, cost=cost, memory_limit=settings.limit).program
 
 
 def _merged(before: Program, program: Program, agreed: Sequence[str], way: str) -> Program:

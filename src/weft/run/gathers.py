@@ -27,6 +27,8 @@ def keep_gathers_apart() -> Library:
 
 
 def _gathered(piece: Tensor, size: int, group: str) -> Tensor:
+    if piece.is_complex():  # which Gloo does not know
+        return torch.view_as_complex(_gathered(torch.view_as_real(piece), size, group))
     whole = piece.new_empty((piece.shape[0] * size, *piece.shape[1:]))
     found: Tensor = _C10D.all_gather_into_tensor_out(piece.contiguous(), size, group, out=whole)
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from torch._inductor import config
@@ -15,39 +14,44 @@ from torch._inductor.custom_graph_pass import (
 )
 from torch.fx import Graph
 
-from weft.errors import AgreementError, OptionError
+from weft.errors import OptionError
 from weft.fx import relink
 from weft.run.benchmark import present_device
-from weft.run.consent import alone, consent, group_lines, this_rank
-from weft.run.decisions import Decision, decide, role_of
+from weft.run.claims import apart
+from weft.run.consent import alone, group_lines
+from weft.run.decisions import Decision, decide, decide_together, role_of
 from weft.run.gathers import keep_gathers_apart
 from weft.run.order import Chained, Planned
-from weft.run.session import SESSION
 from weft.run.settings import Settings
 
 
 class WeftPass(CustomInferenceAwareGraphPass):
-    """Decides for a graph, and turns it into what was decided.
+    """Decides for a graph and the regions inside of it, and turns each into what was decided.
 
     `agreed` are launches that it must follow. What is decided is a function of the graph and of what `uuid` covers, so
     that Inductor may keep the result. `ran` tells whether it was called, which it is not for a graph that Inductor has
-    in its cache; `decision` is what it decided, None if the graph does not communicate or cannot be read.
+    in its cache. `decisions` are what it decided: Inductor calls it for nested regions first, and for the graph last.
+    There is none for what does not communicate or cannot be read.
     """
 
     def __init__(self, settings: Settings, agreed: Sequence[str] | None = None) -> None:
         self._settings, self._agreed = settings, agreed
         self.ran = False
-        self.decision: Decision | None = None
+        self.decisions: list[Decision] = []
 
     def __call__(self, graph: Graph, is_inference: bool) -> None:  # type: ignore[override]  # as torch has it
         self.ran = True
-        self.decision = decide(graph, self._settings, role_of(graph, is_inference), self._agreed)
-        if self.decision is not None and self.accepted(self.decision):
-            relink(self.decision.program)
+        decision = decide(graph, self._settings, role_of(graph, is_inference), self._terms())
+        if decision is not None:
+            self.decisions.append(decision)
+            relink(decision.program)
 
-    def accepted(self, decision: Decision) -> bool:
-        """Whether to carry out what was decided."""
-        return True
+    def _terms(self) -> Sequence[str] | None:
+        """What the next graph must launch, if it communicates; None if that is its own choice."""
+        if self._agreed is None:
+            return None
+        parts, number = apart(self._agreed), len(self.decisions)
+        return parts[number] if number < len(parts) else ()
 
     def uuid(self) -> str | None:
         """What Inductor's cache must tell apart: a graph names its groups, and times depend on where their ranks are.
@@ -60,20 +64,14 @@ class AgreeingPass(WeftPass):
     """The same, on its own: it asks the other ranks, and reports.
 
     A graph that came out of Inductor's cache would not have been agreed upon. So between ranks, nothing is cached.
+    It stays in Inductor's settings, which `torch.compile` copies, so it keeps no decision: that would hold a graph.
     """
 
-    def accepted(self, decision: Decision) -> bool:
-        verdict = consent(decision.launches, self._settings)
-        if verdict.agreed:
-            SESSION.add(decision.report, this_rank())
-        elif verdict.terms is not None:
-            raise AgreementError(
-                f"this rank compiled a graph anew, and all others go on with what was agreed upon: {verdict.why}. "
-                'torch.compile(backend="weft") makes such a graph follow them'
-            )
-        else:
-            SESSION.add(replace(decision.report, used=False, why=verdict.why), this_rank())
-        return verdict.agreed
+    def __call__(self, graph: Graph, is_inference: bool) -> None:  # type: ignore[override]  # as torch has it
+        self.ran = True
+        decision = decide_together(graph, self._settings, role_of(graph, is_inference))
+        if decision is not None:
+            relink(decision.program)
 
     def uuid(self) -> str | None:
         return super().uuid() if alone() else None

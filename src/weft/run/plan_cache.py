@@ -1,7 +1,7 @@
 """What Weft decided for graphs that Inductor has in its cache: one small JSON file beside each.
 
 Inductor does not run a pass on a graph that it finds in its cache. The ranks must agree all the same, so what such a
-graph launches is kept here, under the key that Inductor gives it. A file that is missing or damaged costs a
+graph launches is kept here, under a name that no other compiled graph has. A file that is missing or damaged costs a
 compilation, nothing else.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch._inductor.runtime.cache_dir_utils import cache_dir
@@ -18,7 +19,7 @@ from weft.run.cache import write_whole
 from weft.run.claims import Launches
 from weft.run.reports import Report
 
-_VERSION = 1
+_VERSION = 2
 
 
 def plan_cache() -> Path:
@@ -26,13 +27,16 @@ def plan_cache() -> Path:
     return Path(cache_dir()) / "weft"
 
 
-def save(key: str, launches: Launches, report: Report) -> None:
-    """Keep what was decided. Nobody ever sees half of it; if it cannot be written, that is a WeftWarning."""
-    path = plan_cache() / f"{key}.json"
+def save(name: str, launches: Launches, reports: Sequence[Report]) -> None:
+    """Keep what was decided for a graph, with a report for it and for each region in it.
+
+    Nobody ever sees half of it; if it cannot be written, that is a WeftWarning.
+    """
+    path = plan_cache() / f"{name}.json"
     content = {
         "weft_decision": _VERSION,
         "launches": {"key": launches.key, "lines": launches.lines, "ranks": launches.ranks},
-        "report": report.to_json(),
+        "reports": [report.to_json() for report in reports],
     }
     try:
         write_whole(path, json.dumps(content))
@@ -44,16 +48,16 @@ def save(key: str, launches: Launches, report: Report) -> None:
         )
 
 
-def load(key: str) -> tuple[Launches, Report] | None:
+def load(name: str) -> tuple[Launches, list[Report]] | None:
     """What was decided for a graph; None if that is not known, with a WeftWarning if the file is damaged."""
-    path = plan_cache() / f"{key}.json"
+    path = plan_cache() / f"{name}.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["weft_decision"] != _VERSION:
             return None
         told = content["launches"]
         launches = Launches(str(told["key"]), tuple(map(str, told["lines"])), tuple(map(int, told["ranks"])))
-        return launches, Report.from_json(content["report"])
+        return launches, [*map(Report.from_json, content["reports"])]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

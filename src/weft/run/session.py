@@ -16,6 +16,7 @@ class Session:
     def __init__(self) -> None:
         self._reports: deque[Report] = deque(maxlen=_KEPT)
         self._claimed: set[str] = set()
+        self._partners: dict[str, list[tuple[int, ...]]] = {}
 
     def add(self, report: Report, rank: int) -> None:
         """Keep a report, and tell of it: in one line by rank 0, in full to those who asked for it."""
@@ -35,6 +36,19 @@ class Session:
 
     def last(self, role: str | None) -> Report | None:
         return next((one for one in self.reports if role in (None, one.role)), None)
+
+    def told_apart(self, key: str, ranks: tuple[int, ...]) -> str:
+        """The key under which a graph is claimed that talks to these ranks.
+
+        Graphs may communicate alike over the rows of a mesh and over its columns. What was agreed upon with some ranks
+        says nothing about others, so each further set of them has a key of its own, by the order in which they came.
+        If that order is another one on other ranks, they do not name each other, and all run the graph as it was.
+        """
+        known = self._partners.setdefault(key, [])
+        if ranks not in known:
+            known.append(ranks)
+        number = known.index(ranks)
+        return f"{key} #{number}" if number else key
 
     def claims(self, key: str) -> bool:
         """Note that a key is claimed now; whether it was before."""

@@ -43,7 +43,8 @@ class Settings:
     - `custom_runtime_estimation`: a function for both, see `weft.Estimates`
     - `agreement_timeout_s`: how long to wait for ranks that have not decided yet
     - `label`: tells compilations of one step with different settings apart; by default, the later follow the first
-    - `on_disagreement`: "warn" runs the graph as it was on all ranks, "error" raises AgreementError
+    - `on_disagreement`: "warn" runs the graph as it was on all ranks, "error" raises AgreementError, which torch may
+      wrap in an error of its own
     """
 
     machine: Machine | str | None = None
@@ -134,11 +135,23 @@ class Settings:
 
     @property
     def uuid(self) -> str | None:
-        """Tells apart what graphs may be compiled to; None if that depends on functions or measurements."""
+        """Tells apart what graphs may be compiled to, and under which name that is claimed.
+
+        None if it depends on functions, on measurements, or on anything else that no text tells.
+        """
         functions = (self.compute_estimator, self.collective_estimator, self.custom_runtime_estimation)
-        if self.measures or any(map(callable, functions)):
+        if self.measures or any(map(callable, functions)) or not all(map(_is_told, self.pipeline)):
             return None
-        return sha256("\n".join(self.header).encode()).hexdigest()
+        return sha256("\n".join([*self.header, self.label]).encode()).hexdigest()
+
+
+def _is_told(one: Pass) -> bool:
+    """Whether the text of a pass, the graph and the machine say all of what it decides by.
+
+    The code of passes that are not Weft's may change. Where ops come from is not in Inductor's keys.
+    """
+    by_origin = getattr(one, "pin", None) or getattr(one, "only", "all") not in ("all", "inter_node")
+    return type(one) is PASSES.get(one.name) and not by_origin and not any(map(callable, vars(one).values()))
 
 
 def _digest(machine: Machine) -> str:
