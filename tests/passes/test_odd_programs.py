@@ -13,12 +13,13 @@ from weft import pipeline
 from weft.cost import Machine
 from weft.errors import VerifyError, WeftWarning
 from weft.ir import Program
+from weft.optimizer import PRESETS
 from weft.passes import PASSES, make_pass, parse_pipeline
 from weft.passes.bucket import BucketPass
 from weft.run import virtual
 
 MACHINE = Machine.load("h100-ib400")
-DEFAULT = "dedupe,bucket_auto,halve,micro_pipeline,schedule"
+DEFAULT = PRESETS["default"]
 BUCKETS = ("bucket", "bucket{mode=custom_op}", "bucket{mode=coalesced}", "bucket_auto", "bucket_auto{mode=default}")
 
 
