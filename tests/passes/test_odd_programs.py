@@ -10,6 +10,7 @@ import torch
 import weft
 from tests.verify.test_soundness import bits
 from weft import pipeline
+from weft.analysis.windows import windows
 from weft.cost import Machine
 from weft.errors import VerifyError, WeftWarning
 from weft.ir import Program
@@ -293,6 +294,71 @@ FUSED = """
 def test_a_collective_inside_a_matmul_is_one_of_its_group(passes: str) -> None:
     made = made_by(step(FUSED, "z", ranks=8), passes)
     assert made.index["f"] < made.index["s"]
+
+
+@pytest.mark.parametrize("passes", [*BUCKETS, DEFAULT])
+def test_a_reduced_gradient_that_is_split_shares_a_bucket(passes: str) -> None:
+    program = step(
+        """
+        %a: f32[8,4] = input()
+        %b: f32[8,4] = input()
+        %sa: f32[4,4] = reduce_scatter.start(%a) sum over dp
+        %wa: f32[4,4] = wait(%sa)
+        %parts: (f32[2,4], f32[2,4]) = aten.split.Tensor(%wa, 2, 0)
+        %query: f32[2,4] = getitem(%parts, 0)
+        %key: f32[2,4] = getitem(%parts, 1)
+        %sb: f32[4,4] = reduce_scatter.start(%b) sum over dp
+        %wb: f32[4,4] = wait(%sb)
+        %half: f32[4,4] = aten.div.Tensor(%wb, 2)
+        """,
+        "query",
+        "key",
+        "half",
+    )
+    made = made_by(program, passes)
+    assert len(made.starts) == 1
+    assert computes_the_same(program, made)
+
+
+@pytest.mark.parametrize("passes", ["bucket{mode=coalesced}", DEFAULT])
+def test_one_call_has_landed_before_who_reads_a_result_writes_to_what_is_sent(passes: str) -> None:
+    program = step(
+        """
+        %a: f32[4,4] = input()
+        %b: f32[4,4] = input()
+        %mine: f32[4,4] = aten.clone.default(%a)
+        %sa: f32[4,4] = all_reduce.start(%mine) sum over dp
+        %wa: f32[4,4] = wait(%sa)
+        %more: f32[4,4] = aten.add_.Tensor(%mine, %wa)
+        %sb: f32[4,4] = all_reduce.start(%b) sum over dp
+        %wb: f32[4,4] = wait(%sb)
+        """,
+        "more",
+        "wb",
+    )
+    assert windows(program)["sa"].overwritten == program.index["more"]
+    made = made_by(program, passes)
+    assert len(made.starts) == 1
+    assert computes_the_same(program, made)
+
+
+@pytest.mark.parametrize("passes", ["bucket,halve{always=true}", "bucket{mode=custom_op},halve{always=true},schedule"])
+def test_a_bucket_can_be_halved(passes: str) -> None:
+    program = step(
+        """
+        %a: f32[8,4] = input()
+        %b: f32[8,8] = input()
+        %sa: f32[8,4] = all_reduce.start(%a) sum over dp
+        %wa: f32[8,4] = wait(%sa)
+        %sb: f32[8,8] = all_reduce.start(%b) sum over dp
+        %wb: f32[8,8] = wait(%sb)
+        """,
+        "wa",
+        "wb",
+    )
+    made = made_by(program, passes)
+    assert [op.target for op in made.starts] == ["reduce_scatter.start", "all_gather.start"]
+    assert computes_the_same(program, made)
 
 
 def test_values_that_stand_for_one_are_not_interchangeable() -> None:

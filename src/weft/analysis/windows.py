@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from weft.analysis.dependencies import Kind, accesses, dependencies
+from weft.analysis.dependencies import accesses, dependencies
 from weft.analysis.kernels import KERNELS, Kernel, only_moves, read_names
 from weft.analysis.pairs import pairs
 from weft.analysis.storages import storages
@@ -116,14 +116,15 @@ def _moved(writer: int, members: set[int], used: int) -> int:
 
 def _overwritten(program: Program) -> Mapping[str, int]:
     """For each wait, the first op behind it that writes to what its collective sends, if there is one."""
-    start, written = pairs(program).start, accesses(program)
+    start, touched, before = pairs(program).start, accesses(program), dependencies(program).before
     found: dict[str, int] = {}
-    for earlier, later, kind in dependencies(program).order:  # sorted by `later`
-        wait = program.ops[earlier].name
-        if kind is Kind.IN_FLIGHT and wait in start and wait not in found:
-            sent = storages(program).of_args(program[start[wait]].args)
-            if not sent.isdisjoint(written[later][1]):
-                found[wait] = later
+    for later, (_, written) in enumerate(touched):
+        for earlier in before[later] if written else ():
+            wait = program.ops[earlier].name
+            if wait in start and wait not in found:
+                sent = storages(program).of_args(program[start[wait]].args)
+                if not sent.isdisjoint(written):
+                    found[wait] = later
     return found
 
 

@@ -17,10 +17,14 @@ from weft.passes.findings import Findings
 
 @dataclass
 class _Keeper:
-    """The collective that is done, for itself and for those that are not; its result lives until `death`."""
+    """The collective that is done, for itself and for those that are not.
+
+    Its result lives until `death`, and the caller gets it if `returned`.
+    """
 
     start: Op
     death: int
+    returned: bool
     others: list[str] = field(default_factory=list)
 
 
@@ -42,7 +46,7 @@ def find_duplicates(found: Findings) -> None:
         if keeper is None and other is not start:
             _differs(found, other, start)
         if keeper is None or not _merged(found, keeper, start):
-            keepers[key] = _Keeper(start, facts.lifetime(start.name)[1])
+            keepers[key] = _Keeper(start, facts.lifetime(start.name)[1], facts.is_returned(start.name))
             kept.append(keepers[key])
             looks[like] = start
     for keeper in kept:
@@ -71,7 +75,7 @@ def _between(found: Findings, other: Op, start: Op) -> Iterator[Op]:
 
 def _merged(found: Findings, keeper: _Keeper, start: Op) -> bool:
     facts, kept = found.facts, keeper.start
-    why = _obstacle(found, kept, start)
+    why = _obstacle(found, keeper, start)
     if why is not None:
         found.refuse(start, f"it is the same as %{kept.name}, and {why}")
         return False
@@ -82,18 +86,19 @@ def _merged(found: Findings, keeper: _Keeper, start: Op) -> bool:
     if not found.decide(start, [(keeper.death + 1, death, size), (birth, death, -size)], what):
         return False
     keeper.death = max(keeper.death, death)
+    keeper.returned |= facts.is_returned(start.name)
     keeper.others.append(start.name)
     return True
 
 
-def _obstacle(found: Findings, kept: Op, start: Op) -> str | None:
-    facts, index = found.facts, found.facts.program.index
+def _obstacle(found: Findings, keeper: _Keeper, start: Op) -> str | None:
+    facts, index, kept = found.facts, found.facts.program.index, keeper.start
     own, waits = facts.waits(kept), facts.waits(start)
     if own is None or waits is None:
         return "something else than a wait uses the result in flight"
     if (writer := facts.writer((kept.name, start.name))) is not None:
         return f"%{writer.name} writes to the result"
-    if facts.is_returned(kept.name) and facts.is_returned(start.name):
+    if keeper.returned and facts.is_returned(start.name):
         return "both are returned: the caller would have one tensor for two"
     last = max(index[wait.name] for wait in (*own, *waits))
     if (barrier := facts.barrier(index[kept.name], last)) is not None:

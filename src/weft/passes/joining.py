@@ -36,12 +36,12 @@ def _follower(program: Program, member: Window) -> Op | None:
     if len(readers) != 1 or program.index[readers[0].name] not in member.waited:
         return None
     op = readers[0]
-    alone = op.args[:1] == op.refs() and op.traits == PURE
+    if op.args[:1] != op.refs() or op.traits != PURE or not (op.target in CASTS or scaling(op) is not None):
+        return None
     (made,), (sent,) = op.out, member.start.out
     if not isinstance(made, TensorSpec) or not isinstance(sent, TensorSpec):
         return None
-    whole = made.strides is None and made.device == sent.device
-    return op if alone and whole and (op.target in CASTS or scaling(op) is not None) else None
+    return op if made.strides is None and made.device == sent.device else None
 
 
 def _dtype(op: Op) -> str:

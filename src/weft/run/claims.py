@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
+from weft.analysis.traffic import total_bytes
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
 
+FEWER = " in fewer bytes"  # ends the line of what is sent once for several, or as their sum
 _PART = "part "  # begins the line before those of each graph, where a claim is about several
 
 
@@ -59,7 +61,7 @@ def launch_lines(before: Program, after: Program) -> tuple[str, ...]:
     """The lines alone."""
     groups = {group.name: number for number, group in enumerate(before.groups)}
     numbers = {op.name: number for number, op in enumerate(before.communicating)}
-    return tuple(_line(op, groups, numbers) for op in after.communicating)
+    return tuple(_line(op, groups, numbers, before) for op in after.communicating)
 
 
 def _key(name: str, told: Sequence[str]) -> str:
@@ -85,14 +87,21 @@ def _needs(program: Program) -> Iterator[str]:
         reached[op.name] = needed
 
 
-def _line(op: Op, groups: Mapping[str, int], numbers: Mapping[str, int]) -> str:
+def _line(op: Op, groups: Mapping[str, int], numbers: Mapping[str, int], before: Program) -> str:
     comm = op.collective
     assert comm is not None, "it communicates"
-    members = [str(numbers.get(name, name)) for name in (op.sources or (op.name,))]
+    names = op.sources or (op.name,)
+    members = [str(numbers.get(name, name)) for name in names]
     several = f" as {len(op.out)}" if op.is_start and len(op.out) > 1 else ""
+    several += FEWER if op.is_start and _sends_less(op, [before[name] for name in names if name in numbers]) else ""
     group = f"group {groups[comm.group.name]} of {comm.group.size}"
     reduced = f" {comm.reduce_op}" if comm.reduce_op else ""
     return f"{op.target}{reduced} {_dtype(op)} over {group}: {', '.join(members)}{several}"
+
+
+def _sends_less(op: Op, members: Sequence[Op]) -> bool:
+    """Whether a collective sends less than those did that it stands for: something is sent once for several of them."""
+    return len(members) > 1 and total_bytes(op) < sum(total_bytes(one) for one in members if one.is_start)
 
 
 def _dtype(op: Op) -> str:

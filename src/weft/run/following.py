@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from weft import pipeline
 from weft.analysis.dependencies import dependencies
 from weft.analysis.orders import depth_first, reordered
 from weft.analysis.windows import windows
@@ -19,16 +19,21 @@ from weft.errors import AgreementError, WeftError
 from weft.ir.program import Program
 from weft.optimizer import Optimized, optimize
 from weft.passes import PASSES, Plan, parse_pipeline
-from weft.passes.base import fingerprint
+from weft.passes.base import Context, Step, fingerprint
+from weft.passes.budget import Budget
 from weft.passes.combine import place
+from weft.passes.dedupe import Dedupe
+from weft.passes.duplicates import find_duplicates
+from weft.passes.findings import Facts, Findings
 from weft.passes.members import apply_buckets, bucket_step
-from weft.run.claims import launch_lines
+from weft.pipeline import carry_out
+from weft.run.claims import FEWER, launch_lines
 from weft.run.settings import Settings
 from weft.sim import simulate
 from weft.verify import verify
 
 # What `launches` writes of a collective or a bucket: which numbers are in it, and whether it has a result for each.
-_LINE = re.compile(r".* over group \d+ of \d+: (?P<members>\d+(, \d+)*)(?P<several> as \d+)?")
+_LINE = re.compile(rf".* over group \d+ of \d+: (?P<members>\d+(, \d+)*)(?P<several> as \d+)?({FEWER})?")
 _WAYS = ("default", "custom_op", "multidtype")  # through one buffer; the line does not say how it is filled
 
 
@@ -40,10 +45,14 @@ def followed(
     `cost` is for settings that measure, which cannot tell by themselves what ops take.
     """
     cost, difference = settings.cost() if cost is None else cost, ""
+    unclear = next((line for line in agreed if _LINE.fullmatch(line) is None), None)
+    if unclear is not None:
+        raise _cannot_follow(role, f"it is more than a bucket: {unclear}")
+    less = _less(before, agreed, settings, cost)
     for way in _WAYS:
         try:
-            made = _in_order(_merged(before, _deduped(before, settings, cost), agreed, way), before, agreed)
-            verify(before, made, reorders=True)
+            made = _in_order(_merged(before, less, agreed, way), before, agreed)
+            verify(less, made, reorders=True)
         except WeftError as error:
             difference = difference or str(error)
             continue
@@ -51,36 +60,63 @@ def followed(
         if lines == tuple(agreed):
             return _scheduled(before, made, agreed, cost)
         difference = difference or _first_difference(lines, agreed)
-    raise AgreementError(
+    raise _cannot_follow(role, difference)
+
+
+def _cannot_follow(role: str, difference: str) -> AgreementError:
+    return AgreementError(
         f"this rank compiled a {role} graph anew, and cannot make it launch what all ranks agreed upon before, so they "
         f"would hang: {difference}. Compile with dynamic=True, or mark what changes with torch._dynamo.mark_dynamic "
         "before the first step, so that no rank compiles alone"
     )
 
 
-def _deduped(before: Program, settings: Settings, cost: CostModel) -> Program:
-    chosen = [one for one in settings.pipeline if one.name == "dedupe"]
-    return pipeline.run(before, chosen, cost=cost, memory_limit=settings.limit).program
+def _less(before: Program, agreed: Sequence[str], settings: Settings, cost: CostModel) -> Program:
+    """The program without the communication that the others left out.
+
+    Whether something is sent once for several is a question of memory, so that the lines have the say.
+    """
+    program = before
+    for one in settings.pipeline:
+        if isinstance(one, Dedupe):
+            plan = one.plan(program, Context.of(program, cost, settings.limit))
+            rest = tuple(step for step in plan.steps if step.verb != "once")
+            program = carry_out(program, replace(plan, steps=rest))
+    shared = [{*_names(program, before, line)} for line in agreed if line.endswith(FEWER)]
+    if not shared:
+        return program
+    alike = Findings(Dedupe.name, Facts.of(program, None), Budget(program, None))
+    find_duplicates(alike)
+    found = ([name for name in step.ops if name in names] for step in alike.steps for names in shared)
+    steps = tuple(Step("once", tuple(names)) for names in found if len(names) > 1)
+    return carry_out(program, Plan(Dedupe.name, fingerprint(program), steps))
 
 
 def _merged(before: Program, program: Program, agreed: Sequence[str], way: str) -> Program:
     """The program with the buckets that the lines name; they number the collectives of what it was before."""
     found, steps = windows(program), []
     for line in agreed:
-        members, several = _members(line)
-        if len(members) > 1:
-            names = [before.communicating[number].name for number in members if number < len(before.communicating)]
+        names = _names(program, before, line)
+        if len(names) > 1:
             if {*names} - found.keys() or place([found[name] for name in names]) is None:
                 raise AgreementError(f"here, these have no place in common: {line}")
-            steps.append(bucket_step(program, [found[name] for name in names], "coalesced" if several else way))
+            way_of_it = "coalesced" if _read(line)["several"] else way
+            steps.append(bucket_step(program, [found[name] for name in names], way_of_it))
     return apply_buckets(program, Plan("bucket", fingerprint(program), tuple(steps)))
 
 
-def _members(line: str) -> tuple[list[int], bool]:
+def _names(program: Program, before: Program, line: str) -> list[str]:
+    """The collectives of a program that stand for those of a line, each of them once."""
+    stands = {source: op.name for op in program.communicating for source in op.sources or (op.name,)}
+    numbers = [int(number) for number in _read(line)["members"].split(", ")]
+    names = [before.communicating[number].name for number in numbers if number < len(before.communicating)]
+    return [*dict.fromkeys(stands.get(name, name) for name in names)]
+
+
+def _read(line: str) -> re.Match[str]:
     read = _LINE.fullmatch(line)
-    if read is None:
-        raise AgreementError(f"it is more than a bucket: {line}")
-    return [int(number) for number in read["members"].split(", ")], read["several"] is not None
+    assert read is not None, "lines that say more are not followed"
+    return read
 
 
 def _in_order(program: Program, before: Program, agreed: Sequence[str]) -> Program:

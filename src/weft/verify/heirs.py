@@ -43,10 +43,12 @@ class Heirs:
         place = self._before.index.get(op.name)
         if place is not None and (self._before.ops[place] is op or op.sources == self._before.ops[place].sources):
             return (op.name,)
-        found = [op.name] if op.name in self._before else []
+        found = dict.fromkeys([op.name] if op.name in self._before else [])
         for source in op.sources:
-            found += [source] if source in self._before else self._stood_for.get(source, ())
-        return tuple(dict.fromkeys(found))
+            found.update(dict.fromkeys([source] if source in self._before else self._stood_for.get(source, ())))
+        # A bucket's wait and its parts have sources in common. Those that are still there stand for themselves.
+        gone = tuple(name for name in found if name == op.name or name not in self._after)
+        return gone or tuple(found)
 
     def same(self, was: Arg, now: Arg) -> bool:
         """Whether an argument is still the same: the same literals, and values that stand for what was there."""
