@@ -12,11 +12,13 @@ from tests.verify.test_soundness import bits
 from weft import pipeline
 from weft.analysis.windows import windows
 from weft.cost import Machine
+from weft.cost.prices import prices
 from weft.errors import VerifyError, WeftWarning
 from weft.ir import Program
 from weft.optimizer import PRESETS
 from weft.passes import PASSES, make_pass, parse_pipeline
 from weft.passes.bucket import BucketPass
+from weft.passes.listing import listed, longest_tail
 from weft.run import virtual
 
 MACHINE = Machine.load("h100-ib400")
@@ -420,3 +422,39 @@ def test_a_limit_that_is_infinite_is_none(passes: str) -> None:
 def test_kinds_are_checked_in_every_mode() -> None:
     with pytest.raises(weft.OptionError, match="there is no kind 'nonsense'"):
         make_pass(PASSES["bucket_auto"], {"kinds": ("nonsense",)})
+
+
+def test_inputs_come_first_whatever_is_launched_soonest() -> None:
+    program = step(
+        """
+        %a: f32[4,4] = input()
+        %b: f32[4,4] = input()
+        %n: f32[4,4] = aten.neg.default(%a)
+        %s: f32[4,4] = all_reduce.start(%n) sum over dp
+        %w: f32[4,4] = wait(%s)
+        %m: f32[4,4] = aten.neg.default(%b)
+        """,
+        "w",
+        "m",
+    )
+    order = listed(program, prices(program, MACHINE), longest_tail, 1.0, feeding=True)
+    assert order[:2] == [0, 1]
+
+
+def test_an_input_that_comes_late_holds_up_no_collective_before_it() -> None:
+    program = step(
+        """
+        %a: f32[4,4] = input()
+        %sa: f32[4,4] = all_reduce.start(%a) sum over dp
+        %wa: f32[4,4] = wait(%sa)
+        %na: f32[4,4] = aten.neg.default(%wa)
+        %b: f32[4,4] = input()
+        %sb: f32[4,4] = all_reduce.start(%b) sum over dp
+        %wb: f32[4,4] = wait(%sb)
+        """,
+        "na",
+        "wb",
+    )
+    found = windows(program)["sa"]
+    assert found.ready <= found.position < found.due
+    assert computes_the_same(program, made_by(program, "schedule"))

@@ -76,7 +76,8 @@ def _windows(program: Program) -> Mapping[str, Window]:
     families: dict[int, list[int]] = {}
     for position, start in owner.items():
         families.setdefault(start, []).append(position)
-    inputs_end = max((program.index[op.name] for op in program.inputs), default=-1)
+    first_start = program.index[program.starts[0].name] if program.starts else 0
+    inputs_end = max((place for place, op in enumerate(program.ops[:first_start]) if op.is_input), default=-1)
     found = {}
     for op in program.starts:
         if not waits[op.name]:

@@ -74,8 +74,8 @@ class _Lister:
         patient: bool,
         feeding: bool,
     ) -> None:
-        self._program, self._priced, self._reach, self._patient = program, priced, reach_us, patient
-        self._scores = [float("inf") if op.is_input else one for op, one in zip(program.ops, scores, strict=True)]
+        self._program, self._priced, self._scores = program, priced, scores
+        self._reach, self._patient = reach_us, patient
         known = dependencies(program)
         self._after = known.after()
         self._missing = [len(before) for before in known.before]
@@ -98,9 +98,11 @@ class _Lister:
         self._feeders: list[tuple[float, int]] = []  # those that lead to a launch, the soonest first
 
     def run(self) -> list[int]:
-        found: list[int] = []
-        for place, missing in enumerate(self._missing):
-            if missing == 0:
+        found = [place for place, op in enumerate(self._program.ops) if op.is_input]
+        for place in [place for place, missing in enumerate(self._missing) if missing == 0]:
+            if self._program.ops[place].is_input:
+                self._perform(place)
+            else:
                 self._offer(place)
         while len(found) < len(self._program):
             place = self._take()
