@@ -54,7 +54,10 @@ class SinkWaits:
         sinks = [replace(one, chain=tuple(at for at in one.chain if goal[at] == one.stop)) for one in reversed(sinks)]
         # Those that need not move keep their place among those that come to the same one.
         reached = {sink.stop for sink in sinks if passed[sink.chain[0]]}
-        steps = tuple(_step(program, sink) for sink in sinks if sink.stop in reached)
+        moving = [sink for sink in sinks if sink.stop in reached]
+        for position, views in _views_passed(moving):
+            passed[position] += views
+        steps = tuple(_step(program, sink) for sink in moving)
         remarks = tuple(
             self._remark(program, sink, passed[sink.chain[0]], into.get(sink.blocker, [])) for sink in sinks
         )
@@ -116,6 +119,20 @@ def _passed(sinks: list[_Sink], goal: Mapping[int, int]) -> Iterator[tuple[int, 
         as_far = len(goals) - bisect_left(goals, stop)
         from_behind = len(positions) - bisect_left(positions, stop)
         yield wait, stop - wait - 1 - (as_far - from_behind)
+
+
+def _views_passed(sinks: list[_Sink]) -> Iterator[tuple[int, int]]:
+    """For each wait: how many views it overtakes that go as far as it does, since they go with a wait before it."""
+    together: dict[int, list[_Sink]] = {}
+    for sink in sinks:
+        together.setdefault(sink.stop, []).append(sink)
+    for members in together.values():
+        owner = {view: sink.chain[0] for sink in members for view in sink.chain[1:]}
+        views, owners = sorted(owner), sorted(owner.values())
+        for sink in members:
+            wait = sink.chain[0]
+            # Those whose wait is before this one, without those that are before it themselves.
+            yield wait, bisect_left(owners, wait) - bisect_left(views, wait)
 
 
 def _step(program: Program, sink: _Sink) -> Step:
