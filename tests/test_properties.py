@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
-from tests.programs import programs, world_of
+from tests.programs import programs
+from tests.values import bits, inputs
 from weft import pipeline
 from weft.analysis import memory
 from weft.cost import Machine
-from weft.fx.values import TO_TORCH
-from weft.ir import Program, TensorSpec
+from weft.ir import Program
 from weft.passes import PASSES, Pass, Plan
 from weft.run import virtual
 
@@ -29,27 +28,6 @@ def pipelines_of(names: Iterable[str]) -> st.SearchStrategy[list[Pass]]:
 pipelines = pipelines_of(PASSES)
 # On virtual ranks, reductions are exact in any bucket; what is added before it is reduced is rounded otherwise.
 exact_pipelines = pipelines_of(PASSES.keys() - {"merge_sums"})
-
-
-def inputs(program: Program) -> list[list[torch.Tensor]]:
-    """Other numbers on every rank, the same each time."""
-    random = torch.Generator().manual_seed(0)
-
-    def tensor(spec: Any) -> torch.Tensor:
-        assert isinstance(spec, TensorSpec)
-        return torch.randn([int(str(size)) for size in spec.shape], generator=random).to(TO_TORCH[spec.dtype])
-
-    return [[tensor(op.out[0]) for op in program.inputs] for _ in range(world_of(program))]
-
-
-def bits(results: Sequence[Any]) -> list[Any]:
-    """Something that is equal only if all bits are; NaN is a number like any other."""
-    return [[_bits(value) for value in rank if value is not None] for rank in results]
-
-
-def _bits(value: torch.Tensor) -> tuple[Any, ...]:
-    flat = torch.empty(value.numel(), dtype=value.dtype).copy_(value.reshape(-1))
-    return value.dtype, value.shape, flat.view(torch.uint8).tolist()
 
 
 @given(programs())

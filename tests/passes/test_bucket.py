@@ -9,8 +9,7 @@ import torch
 from hypothesis import event, given
 
 from tests.programs import programs
-from tests.test_properties import inputs
-from tests.verify.test_soundness import bits
+from tests.values import assert_computes_the_same, bits
 from weft import pipeline
 from weft.errors import OptionError
 from weft.ir import Program, parse
@@ -26,12 +25,7 @@ MODES = pytest.mark.parametrize("mode", ["default", "custom_op", "coalesced", "m
 def test_the_merged_program_computes_the_same(mode: str, subject: Program) -> None:
     result = pipeline.run(subject, [make_pass(PASSES["bucket"], {"mode": mode})])
     event(f"{mode}: {len(subject.starts) - len(result.program.starts)} fewer")
-    given_before, given_after = inputs(subject), inputs(subject)
-    expected = bits(virtual(subject, given_before))
-    for reads in ("early", "late"):
-        given_after = inputs(subject)
-        assert bits(virtual(result.program, given_after, reads=reads)) == expected
-        assert bits(given_after) == bits(given_before)
+    assert_computes_the_same(subject, result.program)
 
 
 # Sizes that are not the hints, a row of each rank, a bucket that another one feeds, conversions in front.

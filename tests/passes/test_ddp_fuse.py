@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import weft
 from tests.capture import test_training_steps as steps
 from tests.programs import programs
-from tests.test_properties import inputs
-from tests.verify.test_soundness import bits
+from tests.values import assert_computes_the_same, bits, inputs
 from weft import OptionError, PlanError, pipeline
 from weft.analysis.gradients import gradients, scaling
 from weft.ir import Op, Program, Ref
@@ -33,12 +32,7 @@ caps = st.sampled_from([0, 0.0001, 0.001, 25])
 def test_the_fused_program_computes_the_same(subject: Program, **options: Any) -> None:
     result = pipeline.run(subject, [make_pass(PASSES["ddp_fuse"], options)])
     event(f"{len(subject.starts) - len(result.program.starts)} fewer")
-    given_before = inputs(subject)
-    expected = bits(virtual(subject, given_before))
-    for reads in ("early", "late"):
-        given_after = inputs(subject)
-        assert bits(virtual(result.program, given_after, reads=reads)) == expected
-        assert bits(given_after) == bits(given_before)
+    assert_computes_the_same(subject, result.program)
 
 
 @given(programs())

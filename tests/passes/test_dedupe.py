@@ -17,8 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import weft
 from tests.programs import programs
-from tests.test_properties import inputs
-from tests.verify.test_soundness import bits
+from tests.values import assert_computes_the_same, bits
 from weft import pipeline
 from weft.analysis import memory, pairs
 from weft.ir import Editor, Op, Program, Ref, TensorSpec
@@ -62,12 +61,7 @@ def repetitive(draw: st.DrawFn) -> Program:
 def test_the_program_computes_the_same(subject: Program, increase: float | None) -> None:
     result = pipeline.run(subject, [make_pass(PASSES["dedupe"], {"max_memory_increase_gb": increase})])
     event(f"{increase}: {sorted({step.verb for step in result.stages[0].plan.steps})}")
-    given_before = inputs(subject)
-    expected = bits(virtual(subject, given_before))
-    for reads in ("early", "late"):
-        given_after = inputs(subject)
-        assert bits(virtual(result.program, given_after, reads=reads)) == expected
-        assert bits(given_after) == bits(given_before)
+    assert_computes_the_same(subject, result.program)
 
 
 @given(repetitive())

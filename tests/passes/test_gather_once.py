@@ -8,15 +8,13 @@ from hypothesis import strategies as st
 
 import weft
 from tests.passes.test_dedupe import repetitive
-from tests.test_properties import inputs
-from tests.verify.test_soundness import bits
+from tests.values import assert_computes_the_same
 from weft import pipeline
 from weft.analysis import memory
 from weft.cost import Machine
 from weft.ir import Program
 from weft.optimizer import PRESETS
 from weft.passes import PASSES, make_pass
-from weft.run import virtual
 
 MACHINE = Machine.load("h100-eth100")
 
@@ -28,12 +26,7 @@ def test_the_program_computes_the_same_within_the_limit(subject: Program, more: 
     result = pipeline.run(subject, [one], cost=MACHINE, memory_limit=limit)
     event(f"{len(result.stages[0].plan.steps)} steps")
     assert memory(result.program).peak_bytes <= limit
-    given_before = inputs(subject)
-    expected = bits(virtual(subject, given_before))
-    for reads in ("early", "late"):
-        given_after = inputs(subject)
-        assert bits(virtual(result.program, given_after, reads=reads)) == expected
-        assert bits(given_after) == bits(given_before)
+    assert_computes_the_same(subject, result.program)
 
 
 def sharded(layers: int) -> Program:

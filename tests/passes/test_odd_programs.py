@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import weft
-from tests.verify.test_soundness import bits
+from tests.values import bits
 from weft import pipeline
 from weft.analysis.windows import windows
 from weft.cost import Machine

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.programs import programs
-from tests.test_properties import inputs
-from tests.verify.test_soundness import bits
+from tests.values import bits, inputs
 from weft import Program, pipeline
 from weft.errors import AgreementError
 from weft.passes import PASSES, parse_pipeline
