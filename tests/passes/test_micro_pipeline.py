@@ -28,7 +28,7 @@ from weft.passes import Context, Plan
 from weft.passes.chunking import cut
 from weft.passes.cutting import Way, stretches
 from weft.passes.halve import Halve
-from weft.passes.micro_pipeline import MicroPipeline
+from weft.passes.micro_pipeline import MicroPipeline, nearest
 from weft.passes.regions import chains
 from weft.passes.sharing import sharing
 from weft.run import virtual
@@ -299,3 +299,31 @@ def test_any_stretch_of_a_chain_may_be_cut_while_the_rest_stays_whole() -> None:
         weft.verify(subject, made, reorders=True)
         assert len(made.starts) == len(subject.starts) + last - first
         assert apart(expected, results(made, given)) == 0.0
+
+
+def _layers(widths: Sequence[int]) -> Program:
+    """Layers that gather, multiply, mix rows and scatter, each so wide, one behind the other."""
+    lines = ["weft 1", "group tp = 0..1", "", "%x0: bf16[4,8] = input()"]
+    for i, width in enumerate(widths):
+        lines.append(f"%w{i}: bf16[8,{width}] = input()")
+        lines.append(f"%v{i}: bf16[{width},8] = input()")
+        lines.append(f"%g{i}: bf16[8,8] = all_gather.start(%x{i}) over tp")
+        lines.append(f"%f{i}: bf16[8,8] = wait(%g{i})")
+        lines.append(f"%h{i}: bf16[8,{width}] = aten.mm.default(%f{i}, %w{i})")
+        lines.append(f"%m{i}: bf16[8,{width}] = aten.cumsum.default(%h{i}, 0)")
+        lines.append(f"%p{i}: bf16[8,8] = aten.mm.default(%m{i}, %v{i})")
+        lines.append(f"%s{i}: bf16[4,8] = reduce_scatter.start(%p{i}) sum over tp")
+        lines.append(f"%y{i}: bf16[4,8] = wait(%s{i})")
+        lines.append(f"%x{i + 1}: bf16[4,8] = aten.cumsum.default(%y{i}, 0)")
+    return weft.parse("\n".join([*lines, f"return %x{len(widths)}"]))
+
+
+def test_of_layers_that_are_alike_two_are_tried_that_are_next_to_each_other() -> None:
+    # What lies between two has no collectives where they are tried, so that it would hide theirs.
+    subject = _layers([16, 32, 32, 16, 16])
+    found, _ = chains(subject, subject.starts)
+    starts = {chain.knots[0].start.name: [chain] for chain in found}
+    alike = [starts["g0"], starts["g3"], starts["g4"]]
+    assert nearest(subject, alike) == (starts["g3"], starts["g4"])
+    assert nearest(subject, alike[:2]) == (starts["g0"], starts["g3"])
+    assert nearest(subject, alike[:1]) == (starts["g0"],)

@@ -16,7 +16,7 @@ from weft.cost.products import Device, Inputs, streamed
 from weft.cost.sizes import total
 from weft.errors import CostError
 from weft.ir.dims import hint
-from weft.ir.program import Group, Op
+from weft.ir.program import Collective, Group, Op
 from weft.ir.specs import DTYPES
 
 _BARRIERS = 3  # before the shards may be written, when they are there, and when nobody reads them any more
@@ -83,9 +83,20 @@ def fused_steps(device: Symmetric, op: Op, inputs: Inputs) -> Steps:
         count=found.ranks,
         shard_us=_shard_us(device, found, rows, gathers),
         travel_us=device.peer_us(comm.group, sent),
-        barriers_us=_BARRIERS * (device.launch_us + device.peer_us(comm.group, 0)),
-        copies_us=_copied_us(device, found, sent, gathers) + _relaid_us(device, found),
+        barriers_us=_barriers_us(device, comm.group),
+        copies_us=_copied_us(device, found.ranks, sent, gathers) + _relaid_us(device, found),
     )
+
+
+def around_us(device: Symmetric, comm: Collective, nbytes: int) -> tuple[float, float]:
+    """What any such op takes at least for a collective of so many bytes: to meet and to copy; and for what travels."""
+    ranks, sent = comm.group.size, nbytes // comm.group.size
+    fixed = _barriers_us(device, comm.group) + _copied_us(device, ranks, sent, comm.kind == "all_gather")
+    return fixed, (ranks - 1) * device.peer_us(comm.group, sent)
+
+
+def _barriers_us(device: Symmetric, group: Group) -> float:
+    return _BARRIERS * (device.launch_us + device.peer_us(group, 0))
 
 
 def _shard_us(device: Device, found: Fused, rows: int, gathers: bool) -> float:
@@ -101,9 +112,9 @@ def _shard_us(device: Device, found: Fused, rows: int, gathers: bool) -> float:
     return us
 
 
-def _copied_us(device: Device, found: Fused, sent: int, gathers: bool) -> float:
+def _copied_us(device: Device, ranks: int, sent: int, gathers: bool) -> float:
     """A gather puts the rank's own shard where the others find it; a scatter adds up what came from everybody."""
-    return streamed(device, 2 * sent if gathers else (found.ranks + 1) * sent)
+    return streamed(device, 2 * sent if gathers else (ranks + 1) * sent)
 
 
 def _relaid_us(device: Device, found: Fused) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -13,8 +13,8 @@ from pathlib import Path
 from weft.cost import compute, fused, schema
 from weft.cost.analytic import analytic_us, busy_us
 from weft.cost.curves import Curve, measured_us
-from weft.cost.matmul import Surface, flop_us
-from weft.cost.pieces import InPieces
+from weft.cost.matmul import Surface, flop_us, padded
+from weft.cost.pieces import OtherMatmuls, products_of
 from weft.cost.toml import Table, read
 from weft.cost.topology import Level, Placement, place
 from weft.errors import MachineError
@@ -121,6 +121,23 @@ class Machine:
         """How long the pieces of a compute op take at least, all together, however it is cut."""
         return compute.op_us(self._in_pieces, op, inputs)
 
+    def multiplied_us(self, matmuls: Sequence[tuple[Op, tuple[TensorSpec, ...]]], parts: int) -> list[float]:
+        """How long the arithmetic of each of some matmuls takes at least if it is done in so many parts, in matmuls of
+        their own or in one for all or some of them."""
+        sizes = [products_of(self, op, inputs) for op, inputs in matmuls]
+        known = [one for products in sizes for one in products]
+        area = sum(b * padded(-(-m // parts)) * padded(n) for _, b, m, n, _ in known)
+        depth = sum(k for *_, k in known)
+        return [sum(self._at_best_us(area, depth, *one) for one in products) for products in sizes]
+
+    def _at_best_us(self, most: float, depth: float, dtype: str, b: int, m: int, n: int, k: int) -> float:
+        """How long matmuls take at the best rate of those that are no larger and no deeper."""
+        surface, area = self._surface_for(dtype, b > 1), float(b * m * n)
+        if surface is None:
+            return self._surface_us(dtype, b > 1, (b, m, n, k))
+        speed = self.peak_tflops(dtype) / self.accelerator.tflops[surface.dtype]
+        return surface.at_speed(flop_us(area, k, surface.best_tflops(most, depth)), area, k, speed)
+
     def said_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float | None:
         """Nobody measured single ops that are fused: a machine knows their bytes only."""
         return None
@@ -163,6 +180,13 @@ class Machine:
         """Whether the ranks of a group have symmetric memory, which ops with a collective inside them need."""
         crossings = self._placed(group.ranks).crossings
         return bool(crossings) and all(one.level.symmetric for one in crossings)
+
+    def inside_us(self, collective: Collective, total_bytes: int) -> tuple[float, float]:
+        """What a matmul takes at least for a collective inside it: in any case, and for what travels meanwhile.
+
+        The group must be one that `is_symmetric`.
+        """
+        return fused.around_us(self, collective, total_bytes)
 
     def peer_us(self, group: Group, nbytes: int) -> float:
         """How long it takes to read so many bytes from the memory of another rank of a group."""
@@ -216,8 +240,8 @@ class Machine:
         return asked(surface, b, m, n, k, self.peak_tflops(dtype) / self.accelerator.tflops[surface.dtype])
 
     @cached_property
-    def _in_pieces(self) -> InPieces:
-        return InPieces(self)
+    def _in_pieces(self) -> OtherMatmuls:
+        return OtherMatmuls(self, self.matmul_pieces_us)
 
     def _surface_for(self, dtype: str, batched: bool) -> Surface | None:
         """The surface of a dtype, or else of the one that is nearest in peak rate."""

@@ -33,7 +33,7 @@ class Surface:
 
     def us(self, b: int, m: int, n: int, k: int, speed: float = 1.0) -> float:
         """The time of b matmuls m×k by k×n; with a `speed` other than 1, on arithmetic that is so much faster."""
-        area = float(b * _padded(m) * _padded(n))
+        area = float(b * padded(m) * padded(n))
         return self.at_speed(self._measured_us(area, float(k)), area, k, speed)
 
     def pieces_us(self, b: int, m: int, n: int, k: int, speed: float = 1.0) -> float:
@@ -42,12 +42,16 @@ class Surface:
         None of them has a larger result or a deeper sum, so none runs at a better rate than the best up to there. On
         logarithmic axes that is reached at a knot or at the edge, as everything between is interpolated.
         """
-        area = float(b * _padded(m) * _padded(n))
-        most = max(area, self.areas[0]), max(float(k), self.depths[0])
+        area = float(b * padded(m) * padded(n))
+        whole = flop_us(max(area, self.areas[0]), max(float(k), self.depths[0]), self.best_tflops(area, k))
+        return self.at_speed(whole * self._shallow(k), area, k, speed)
+
+    def best_tflops(self, area: float, depth: float) -> float:
+        """The best rate of matmuls whose results are no larger and whose sums are no deeper than these."""
+        most = max(area, self.areas[0]), max(float(depth), self.depths[0])
         areas = [*self.areas[: bisect_left(self.areas, most[0])], most[0]]
         depths = [*self.depths[: bisect_left(self.depths, most[1])], most[1]]
-        best = max(self._tflops(one, depth) for one in areas for depth in depths)
-        return self.at_speed(flop_us(*most, best) * self._shallow(k), area, k, speed)
+        return max(self._tflops(one, other) for one in areas for other in depths)
 
     def at_speed(self, us: float, area: float, k: float, speed: float) -> float:
         """A time of this surface on other arithmetic.
@@ -87,7 +91,8 @@ def flop_us(area: float, k: float, tflops: float) -> float:
     return 2 * area * k / tflops / 1e6
 
 
-def _padded(size: int) -> int:
+def padded(size: int) -> int:
+    """A size in whole tiles."""
     return -(-size // _TILE) * _TILE
 
 

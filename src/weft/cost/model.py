@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from weft.ir.program import Collective, Group, Op
@@ -55,6 +55,14 @@ class SymmetricModel(CostModel, Protocol):
 
     def is_symmetric(self, group: Group) -> bool:
         """Whether the ranks of a group have symmetric memory, which such ops need."""
+
+    def inside_us(self, collective: Collective, total_bytes: int) -> tuple[float, float]:
+        """What such an op takes at least: besides multiplying, in any case; and in all but the first of as many steps
+        as the group has ranks, in each of which a part is multiplied while another one travels."""
+
+    def multiplied_us(self, matmuls: Sequence[tuple[Op, tuple[TensorSpec, ...]]], parts: int) -> list[float]:
+        """How long the arithmetic of each of some matmuls takes at least if it is done in so many parts, in matmuls of
+        their own or in one for all or some of them."""
 
 
 @runtime_checkable

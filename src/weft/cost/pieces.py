@@ -1,45 +1,59 @@
-"""A device that cuts every matmul into pieces: what ops take there is the least that their pieces take together."""
+"""A device on which matmuls take something else: what ops would take there is a part of the lower bounds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from weft.cost.products import Device
+from weft.cost.compute import op_us
+from weft.cost.products import Device, Inputs
+from weft.ir.program import Op
 
-
-class Divisible(Device, Protocol):
-    """A device that knows how fast the pieces of a matmul can be. A Machine is one."""
-
-    def matmul_pieces_us(self, dtype: str, b: int, m: int, n: int, k: int) -> float:
-        """How long b products of m×k by k×n take at least, all together, if they are cut into pieces."""
+Product = tuple[str, int, int, int, int]  # the dtype of the factors, and b, m, n, k of b matmuls m×k by k×n
 
 
 @dataclass(frozen=True)
-class InPieces:
-    """What is not a matmul takes its launch and its bytes, which pieces have at least as many of."""
+class OtherMatmuls:
+    """What is not a matmul takes what it takes on `device`: its launch and its bytes, of which pieces have no fewer.
 
-    whole: Divisible
-    _asked: dict[tuple[str, int, int, int, int], float] = field(default_factory=dict)
+    `us` says how long b products of m×k by k×n take, of factors of a dtype. A program has few different ones, and many
+    of each, so it is asked once for each.
+    """
+
+    device: Device
+    us: Callable[[str, int, int, int, int], float]
+    _asked: dict[Product, float] = field(default_factory=dict)
 
     @property
     def launch_us(self) -> float:
         """What a kernel takes even if it does nothing."""
-        return self.whole.launch_us
+        return self.device.launch_us
 
     @property
     def attention_efficiency(self) -> float:
         """The rate of fused attention, as a part of that of a matmul with as much arithmetic."""
-        return self.whole.attention_efficiency
+        return self.device.attention_efficiency
 
     def moved_us(self, nbytes: int) -> float:
         """How long it takes to read and write so many bytes, without the launch."""
-        return self.whole.moved_us(nbytes)
+        return self.device.moved_us(nbytes)
 
     def matmul_us(self, dtype: str, b: int, m: int, n: int, k: int) -> float:
-        """The least that the pieces of these products take. A program has few different ones, and many of each."""
+        """How long these products take."""
         sizes = dtype, b, m, n, k
         found = self._asked.get(sizes)
         if found is None:
-            found = self._asked[sizes] = self.whole.matmul_pieces_us(*sizes)
+            found = self._asked[sizes] = self.us(*sizes)
         return found
+
+
+def products_of(device: Device, op: Op, inputs: Inputs) -> list[Product]:
+    """What an op multiplies on a device."""
+    found: list[Product] = []
+
+    def noted(dtype: str, b: int, m: int, n: int, k: int) -> float:
+        found.append((dtype, b, m, n, k))
+        return 0.0
+
+    op_us(OtherMatmuls(device, noted), op, inputs)
+    return found

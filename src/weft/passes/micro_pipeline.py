@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf
 from typing import ClassVar
 
@@ -24,7 +25,7 @@ from weft.passes.regions import Chain, chains, region_of
 from weft.passes.sharing import families, sharing
 
 LOWERINGS = ("auto", "portable", "fused")
-_NEAR = 4  # times the ops around one: a second one of the same kind that is further away is not tried with it
+_NEAR = 2.5  # times the ops around one: with more there are others between two, whose collectives a part has not
 _EFFORT = 4096  # ops: a step with as many, for each kind of chains that is cut, is tried as a whole
 _WORTH_IT = 0.01  # of what it takes: for less, nothing is cut
 
@@ -195,14 +196,14 @@ class _Search:
         return shortest_us(self.options.carried_out(self.program, trial.steps, ""), self.cost)
 
     def _sample(self, alike: Sequence[Sequence[Chain]], others: Collection[str]) -> Sample:
-        """The first of some that are alike, with the next if that is near."""
-        alone = part_of(self.program, [chain.names for chain in alike[0]], others)
-        if len(alike) > 1:
-            stretches = [(*one.names, *other.names) for one, other in zip(alike[0], alike[1], strict=True)]
-            both = part_of(self.program, stretches, others)
+        """Of some that are alike the two that are nearest to each other, if that is near; otherwise one alone."""
+        one, *other = nearest(self.program, alike)
+        alone = part_of(self.program, [chain.names for chain in one], others)
+        if other:
+            both = part_of(self.program, _stretches(one, *other), others)
             if len(both) < _NEAR * len(alone):
-                return Sample((alike[0], alike[1]), both)
-        return Sample((alike[0],), alone)
+                return Sample((one, *other), both)
+        return Sample((one,), alone)
 
     def _decide(self, chains: Sequence[Chain], verdict: Verdict) -> None:
         why = _refusal(verdict, chains[0].knots[0].size, self.options)
@@ -258,6 +259,22 @@ class _Search:
 
     def _remark(self, name: str, verdict: str, message: str) -> None:
         self.remarks.append(Remark(self.options.name, name, verdict, message))
+
+
+def nearest(program: Program, alike: Sequence[Sequence[Chain]]) -> tuple[Sequence[Chain], ...]:
+    """Of some that are alike, in order, two neighbours with as few ops from the one to the other as any have; or the
+    only one that there is."""
+
+    def extent(two: tuple[Sequence[Chain], ...]) -> int:
+        places = [[program.index[name] for name in names] for names in _stretches(*two)]
+        return sum(max(one) - min(one) for one in places)
+
+    return min(pairwise(alike), key=extent) if len(alike) > 1 else (alike[0],)
+
+
+def _stretches(one: Sequence[Chain], other: Sequence[Chain]) -> list[tuple[str, ...]]:
+    """The ops of two that are alike, chain by chain."""
+    return [(*first.names, *second.names) for first, second in zip(one, other, strict=True)]
 
 
 def _refusal(verdict: Verdict, rows: int, options: MicroPipeline) -> str | None:

@@ -11,8 +11,9 @@ from weft.cost.model import CostModel
 from weft.cost.prices import Prices, prices
 from weft.errors import WeftWarning
 from weft.ir.program import Program
+from weft.sim.between import Between
 from weft.sim.parts import Parts
-from weft.sim.segments import Between, segments_us
+from weft.sim.segments import segments_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,18 +30,18 @@ class Floors:
 
     def expect(self, collective: Collective, most: Most) -> None:
         """Say that this collective will be asked about."""
-        for way in _ways(collective):
+        for way in ways_of(collective):
             for one in way:
                 self._sizes.setdefault(one, set()).add(most(one))
 
     def load_us(self, collective: Collective, nbytes: int, most: Most) -> float:
         """The time that `nbytes` keep the group's stream busy at the very least, as part of anything."""
-        return nbytes * min(sum(self._rate(one, most(one)) for one in way) for way in _ways(collective))
+        return nbytes * min(sum(self._rate(one, most(one)) for one in way) for way in ways_of(collective))
 
     def link_us(self, hardware: HardwareModel, collective: Collective, nbytes: int, most: Most) -> Mapping[str, float]:
         """The time that `nbytes` keep each link busy at the very least, as part of anything: what the link takes for
         them at full bandwidth or, where collectives are faster than that, what they take."""
-        ways = [self._links(hardware, way, nbytes, most) for way in _ways(collective)]
+        ways = [self._links(hardware, way, nbytes, most) for way in ways_of(collective)]
         return {link: min(way.get(link, 0.0) for way in ways) for link in ways[0]}
 
     def _links(
@@ -56,7 +56,7 @@ class Floors:
 
     def least_us(self, collective: Collective) -> float:
         """The time that any piece of it takes, however small."""
-        return min(sum(self.cost.collective_us(one, 1) for one in way) for way in _ways(collective))
+        return min(sum(self.cost.collective_us(one, 1) for one in way) for way in ways_of(collective))
 
     def _rate(self, collective: Collective, most: int) -> float:
         """Microseconds for a byte at the best size up to `most`."""
@@ -66,8 +66,8 @@ class Floors:
         return self._rates[collective][most]
 
 
-def _ways(collective: Collective) -> list[tuple[Collective, ...]]:
-    """A collective as itself, and as what it can be replaced by."""
+def ways_of(collective: Collective) -> list[tuple[Collective, ...]]:
+    """A collective as itself, and as what it can be replaced by, in order."""
     if collective.kind != "all_reduce":
         return [(collective,)]
     scatter = replace(collective, kind="reduce_scatter")

@@ -32,11 +32,7 @@ class Mates:
 
 
 def mates(program: Program, before: Edges) -> Mates:
-    """Who might share a bucket with whom: starts of one group of which none needs the other in every piece.
-
-    Along a path with a hard edge every piece of the later collective needs every piece of the earlier one. If all
-    edges are soft, a late piece of the one may travel together with an early piece of the other.
-    """
+    """Who might share a bucket with whom, in pieces or whole: starts of one group of which none leads to the other."""
     starts = [(place, op.comm, total_bytes(op)) for place, op in enumerate(program.ops) if op.comm is not None]
     bits = {place: 1 << number for number, (place, _, _) in enumerate(starts)}
     ordered = _ordered(before, bits)
@@ -73,36 +69,35 @@ def _classes(
 
 
 def _ordered(before: Edges, bits: Mapping[int, int]) -> Mapping[int, int]:
-    """For each start, those that come before or after it in every piece, as bits."""
-    after: list[list[tuple[int, bool]]] = [[] for _ in before]
-    for place, edges in enumerate(before):
-        for other, soft in edges:
-            after[other].append((place, soft))
-    earlier = _reaching(before, range(len(before)), bits)
-    later = _reaching(after, reversed(range(len(before))), bits)
-    return {place: earlier[place] | later[place] for place in bits}
+    """For each start, those that lead to it and those that it leads to, as bits."""
+    needed = [[other for other, _ in edges] for edges in before]
+    after: list[list[int]] = [[] for _ in before]
+    for place, earlier in enumerate(needed):
+        for other in earlier:
+            after[other].append(place)
+    leading = _leading(needed, range(len(needed)), bits)
+    led = _leading(after, reversed(range(len(needed))), bits)
+    return {place: leading[place] | led[place] for place in bits}
 
 
-def _reaching(edges: Edges, order: Iterable[int], bits: Mapping[int, int]) -> Mapping[int, int]:
-    """For each start, those from which a path leads to it that has a hard edge, as bits."""
-    by_any: dict[int, int] = {}  # of each op, the starts from which any path leads to it, itself included
-    by_hard: dict[int, int] = {}
-    users = [0] * len(edges)
-    for needed in edges:
-        for other, _ in needed:
+def _leading(needed: Sequence[Sequence[int]], order: Iterable[int], bits: Mapping[int, int]) -> Mapping[int, int]:
+    """For each start, those from which a path leads to it, as bits."""
+    reached: dict[int, int] = {}  # of each op, the starts from which a path leads to it, itself included
+    users = [0] * len(needed)
+    for earlier in needed:
+        for other in earlier:
             users[other] += 1
     found: dict[int, int] = {}
     for place in order:
-        reached = hard = 0
-        for other, soft in edges[place]:
-            reached |= by_any[other]
-            hard |= by_hard[other] if soft else by_any[other]
+        here = 0
+        for other in needed[place]:
+            here |= reached[other]
             users[other] -= 1
             if not users[other]:  # nobody asks for its bits any more, and all together would be many
-                del by_any[other], by_hard[other]
+                del reached[other]
         if place in bits:
-            found[place] = hard
-            reached |= bits[place]
+            found[place] = here
+            here |= bits[place]
         if users[place]:
-            by_any[place], by_hard[place] = reached, hard
+            reached[place] = here
     return found

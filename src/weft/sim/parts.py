@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.analysis.dependencies import Kind, accesses, arguments, dependencies
@@ -15,7 +15,8 @@ from weft.cost.prices import Prices
 from weft.ir.program import Collective, Program
 from weft.sim.chunks import chunks
 from weft.sim.cuts import cuts
-from weft.sim.floors import Floors, Most
+from weft.sim.extras import extras
+from weft.sim.floors import Floors, Most, ways_of
 from weft.sim.mates import Mates, mates
 
 # How much faster the pieces of an op are taken to be than the whole where the cost model does not know.
@@ -30,6 +31,10 @@ class Parts:
     at a time, how long each op keeps it busy. An edge is hard, (op, False), if the later op cannot begin
     before the earlier one has ended, and soft, (op, True), if both may be cut so that their pieces overlap.
     `whole[i]` says that op i works on the compute stream and is neither cut nor joined with others, whatever is done.
+
+    A collective that a matmul might carry out inside it keeps nothing busy for certain. `extras` says what it adds to
+    compute then, and `flights` for each resource how long it would be busy with collectives, these among them, where
+    each counts for no more than what delays compute as much as its extra does.
     """
 
     us: tuple[float, ...]
@@ -37,6 +42,9 @@ class Parts:
     before: tuple[tuple[tuple[int, bool], ...], ...]
     loads: Mapping[str, Mapping[int, float]]
     whole: tuple[bool, ...]
+    extras: Mapping[int, float]
+    flights: Mapping[str, Mapping[int, float]]
+    starts: Starts
 
     @staticmethod
     def of(program: Program, cost: CostModel, known: Prices) -> Parts:
@@ -46,20 +54,24 @@ class Parts:
             bool(found) or (chunked and op.traits.matmul)
             for op, found, chunked in zip(program.ops, together, by_rows, strict=True)
         ]
-        us, pieces = _least_compute(program, cost, known, faster, joined), [0.0] * len(program)
-        loads: dict[str, dict[int, float]] = {"compute": {place: time for place, time in enumerate(us) if time > 0}}
+        us = _least_compute(program, cost, known, faster, joined)
+        added = extras(program, cost, us)
+        work = {place: time for place, time in enumerate(us) if time > 0}
         whole = tuple(us[place] > 0 and not cuttable[place] and place not in joined for place in range(len(us)))
         before = tuple(_edges(program, together, by_rows))
-        floors = _Starts.of(program, cost, mates(program, before))
-        for place, op in enumerate(program.ops):
-            if op.comm is None:
-                continue
-            load, pieces[place] = floors.load_us(place), floors.floors.least_us(op.comm)
-            us[place] = max(load, pieces[place])
-            loads.setdefault(f"group {op.comm.group.name}", {})[place] = load
-            for link, busy in floors.link_us(place).items():
-                loads.setdefault(f"link {link}", {})[place] = busy
-        return Parts(tuple(us), tuple(pieces), before, loads, whole)
+        starts = Starts.of(program, cost, mates(program, before))
+        pieces = [0.0] * len(us)
+        for place, (comm, _) in starts.known.items():
+            if place in added:
+                us[place] = min(max(starts.load_us(place), starts.floors.least_us(comm)), added[place])
+            else:
+                pieces[place] = starts.floors.least_us(comm)
+                us[place] = max(starts.load_us(place), pieces[place])
+        loads = {"compute": work, **starts.loads(lambda place, busy: busy if place not in added else 0.0)}
+        slowed = 1 - 1 / known.slowdown
+        as_bad = {place: extra / slowed for place, extra in added.items()} if slowed > 0 else {}
+        flights = starts.loads(lambda place, busy: min(busy, as_bad.get(place, busy)))
+        return Parts(tuple(us), tuple(pieces), before, loads, whole, added, flights, starts)
 
     def heads(self, least: Sequence[float]) -> list[tuple[float, float]]:
         """For each op, the earliest time at which its first piece can begin, and at which its last can end; `least` is
@@ -86,17 +98,17 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class _Starts:
-    """The starts of a Program with their floors."""
+class Starts:
+    """The starts of a Program, by position, with their floors; `known` has what each sends, and its bytes."""
 
     floors: Floors
     mates: Mates
     known: Mapping[int, tuple[Collective, int]]
 
     @staticmethod
-    def of(program: Program, cost: CostModel, beside: Mates) -> _Starts:
+    def of(program: Program, cost: CostModel, beside: Mates) -> Starts:
         known = {place: (op.comm, total_bytes(op)) for place, op in enumerate(program.ops) if op.comm is not None}
-        made = _Starts(Floors(cost), beside, known)
+        made = Starts(Floors(cost), beside, known)
         for place, (comm, _) in known.items():
             made.floors.expect(comm, made._most(place))
         return made
@@ -112,10 +124,36 @@ class _Starts:
         if not isinstance(cost, HardwareModel):
             return {}
         comm, nbytes = self.known[place]
-        return self.floors.link_us(cost, comm, nbytes, self._most(place))
+        busy = self.floors.link_us(cost, comm, nbytes, self._most(place))
+        return {f"link {name}": us for name, us in busy.items()}
 
-    def _most(self, place: int) -> Most:
-        own = self.known[place][1]
+    def loads(self, counted: Callable[[int, float], float]) -> dict[str, dict[int, float]]:
+        """For each group and link how long each start keeps it busy, as far as it is `counted`."""
+        found: dict[str, dict[int, float]] = {}
+        for place, (comm, _) in self.known.items():
+            busy = {f"group {comm.group.name}": self.load_us(place), **self.link_us(place)}
+            for name, us in busy.items():
+                found.setdefault(name, {})[place] = counted(place, us)
+        return found
+
+    def whole_us(self, place: int) -> float:
+        """How long a start takes at the very least if it is not cut, by itself or in a bucket."""
+        comm, nbytes = self.known[place]
+        return min(sum(self.floors.cost.collective_us(one, nbytes) for one in way) for way in ways_of(comm))
+
+    def cut_us(self, place: int, counts: Sequence[int]) -> list[float]:
+        """For each of some counts, how long a start keeps its group's stream busy at the very least if it is cut into
+        so many equal pieces or more."""
+        comm, nbytes = self.known[place]
+        mosts = [self._most(place, count) for count in counts]
+        floors = Floors(self.floors.cost)
+        for most in mosts:
+            floors.expect(comm, most)
+        return [floors.load_us(comm, nbytes, most) for most in mosts]
+
+    def _most(self, place: int, count: int = 1) -> Most:
+        """The bytes of the largest bucket that any of so many equal pieces may be in."""
+        own = -(-self.known[place][1] // count)
         return lambda comm: self.mates.most(place, comm.kind, own)
 
 

@@ -2,224 +2,28 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
-
-from weft.sim.parts import Parts
-
-
-@dataclass(frozen=True)
-class Segment:
-    """What lies between two neighbours of a chain, and so in the time between them.
-
-    - `compute`: how long the compute stream works on that
-    - `flight`: how long something of it is in flight
-    - `path`: how long its longest path is
-    """
-
-    compute: float
-    flight: float
-    path: float
-
-
-@dataclass(frozen=True)
-class Floating:
-    """Work of the compute stream that may be done in any segment from `first` to `last`."""
-
-    first: int
-    last: int
-    us: float
+from weft.sim.between import Between, Segment
+from weft.sim.delays import Delay, least_delay, unfilled
+from weft.sim.rows import rows_delayed
 
 
 def segments_us(found: Between, slowdown: float) -> float:
     """The step is no shorter than this."""
-    parts = found.parts
-    work, segments, floating = sum(parts.loads["compute"].values()), found.segments(), found.floating()
+    work, segments, floating = sum(found.parts.loads["compute"].values()), found.segments(), found.floating()
     slowed = 1 - 1 / slowdown
     by_flight = [max(0.0, one.flight * (1 - slowed) - one.compute) for one in segments]
-    by_path = [max(0.0, max(one.flight, one.path) - one.compute - one.flight * slowed) for one in segments]
+    by_path = [_by_path(one, slowed) for one in segments]
+    by_rows = rows_delayed(found, slowdown)
+    # Each of the two holds in every segment, whatever else is done there.
+    delays = [max(two, key=lambda delay: delay.us) for two in zip(by_path, by_rows, strict=True)]
     return work + max(
-        found.flight_us * slowed + unfilled(by_flight, floating),
-        sum(one.flight for one in segments) * slowed + unfilled(by_path, floating),
+        found.flights.us * slowed + unfilled(by_flight, floating),
+        least_delay(by_path, floating),
+        least_delay(delays, floating),
     )
 
 
-def unfilled(gaps: Sequence[float], floating: Iterable[Floating]) -> float:
-    """How much is left of the gaps at least, one in each segment, however work is done in them.
-
-    What must be done first is done first; that fills most, as a segment has no use for work of earlier ones.
-    """
-    coming = sorted(floating, key=lambda one: one.first)
-    waiting: list[tuple[int, float]] = []  # (the last segment where it can be done, what is left of it)
-    place, left = 0, 0.0
-    for number, gap in enumerate(gaps):
-        while place < len(coming) and coming[place].first <= number:
-            heapq.heappush(waiting, (coming[place].last, coming[place].us))
-            place += 1
-        while gap > 0 and waiting:
-            last, us = heapq.heappop(waiting)
-            if last < number:
-                continue
-            if us > gap:
-                heapq.heappush(waiting, (last, us - gap))
-            gap = max(0.0, gap - us)
-        left += gap
-    return left
-
-
-def longest_chain(parts: Parts) -> list[int]:
-    """The ops that cannot be cut on the path that would be longest if nothing were cut, in order."""
-    length: list[float] = []
-    by: list[int] = []  # through which op the longest path leads to each, -1 for none
-    for place, edges in enumerate(parts.before):
-        best = max(edges, key=lambda edge: length[edge[0]], default=(-1, False))[0]
-        by.append(best)
-        length.append(parts.us[place] + (length[best] if best >= 0 else 0.0))
-    place = max(range(len(length)), key=length.__getitem__, default=-1)
-    found = []
-    while place >= 0:
-        if parts.whole[place]:
-            found.append(place)
-        place = by[place]
-    return found[::-1]
-
-
-@dataclass(frozen=True)
-class Between:
-    """Where each op is among those of a chain: segment i lies before the chain's op number i, the last one behind all.
-
-    `first[v]` is the first segment in which op v can run, `last[v]` the last one; -1 for the chain's own ops, which run
-    in none.
-    """
-
-    parts: Parts
-    chain: Sequence[int]
-    first: Sequence[int]
-    last: Sequence[int]
-
-    @staticmethod
-    def of(parts: Parts) -> Between:
-        chain = longest_chain(parts)
-        number = {place: index for index, place in enumerate(chain)}
-        count = len(parts.before)
-        first, last = [0] * count, [len(chain)] * count
-        for place, edges in enumerate(parts.before):
-            for other, _ in edges:
-                first[place] = max(first[place], number[other] + 1 if other in number else first[other])
-        for place in reversed(range(count)):
-            for other, _ in parts.before[place]:
-                last[other] = min(last[other], number.get(place, last[place]))
-        for place in chain:
-            first[place] = last[place] = -1
-        return Between(parts, chain, first, last)
-
-    @cached_property
-    def done_before(self) -> list[float]:
-        """For each segment, how long the compute stream works on what must be done before it begins."""
-        work = [0.0, *(self.parts.us[place] for place in self.chain)]
-        for place, us in self.parts.loads["compute"].items():
-            if 0 <= self.last[place] < len(self.chain):
-                work[self.last[place] + 1] += us
-        return list(accumulate(work))
-
-    @cached_property
-    def done_behind(self) -> list[float]:
-        """For each segment, how long the compute stream works on what cannot be done before it has ended."""
-        work = [*(self.parts.us[place] for place in self.chain), 0.0]
-        for place, us in self.parts.loads["compute"].items():
-            if self.first[place] > 0:
-                work[self.first[place] - 1] += us
-        return list(accumulate(reversed(work)))[::-1]
-
-    def heads(self) -> list[float]:
-        """For each op, how long the compute stream works at least before its first piece can begin."""
-        found = [self.done_before[segment] for segment in self.first]
-        for number, place in enumerate(self.chain):
-            found[place] = self.done_before[number + 1] - self.parts.us[place]
-        return found
-
-    def tails(self) -> list[float]:
-        """For each op, how long the compute stream works at least after its last piece has ended."""
-        found = [self.done_behind[segment] for segment in self.last]
-        for number, place in enumerate(self.chain):
-            found[place] = self.done_behind[number] - self.parts.us[place]
-        return found
-
-    @cached_property
-    def flights_before(self) -> list[float]:
-        """For each segment, how long something is in flight, at least, that must have landed before it ends."""
-        return self._flights(self.last)
-
-    @cached_property
-    def flights_behind(self) -> list[float]:
-        """For each segment, how long something is in flight, at least, that cannot be launched before it begins."""
-        behind = [len(self.chain) - first for first in self.first]
-        return self._flights(behind)[::-1]
-
-    def _flights(self, until: Sequence[int]) -> list[float]:
-        """For each number up to that of the chain's ops, how long that of which no more than this is said in `until`
-        keeps the busiest group or link busy."""
-        found = [0.0] * (len(self.chain) + 1)
-        for name, loads in self.parts.loads.items():
-            if name != "compute":
-                busy = [0.0] * len(found)
-                for place, us in loads.items():
-                    busy[until[place]] += us
-                found = [*map(max, found, accumulate(busy))]
-        return found
-
-    @cached_property
-    def flight_us(self) -> float:
-        """How long something is in flight at least: what must have landed before one of the chain's ops is not in the
-        air together with what is launched behind it."""
-        apart = map(sum, zip(self.flights_before, self.flights_behind[1:], strict=False))
-        return max([self.flights_before[-1], *apart])
-
-    def contended_us(self, slowdown: float) -> float:
-        """The step is no shorter than this, as compute is slower while anything is in flight, and what is in flight at
-        the ends of the step has only so much compute beside it."""
-        work, at_begin, at_both = sum(self.parts.loads["compute"].values()), 0.0, 0.0
-        each = zip(self.flights_before, self.flights_behind, self.done_before, self.done_behind, strict=True)
-        for before, behind, done, to_do in each:
-            at_both = max(at_both, at_begin + max(0.0, behind / slowdown - (work - done)))
-            at_begin = max(at_begin, before / slowdown - (work - to_do))
-        return work + self.flight_us * (1 - 1 / slowdown) + max(at_begin, at_both)
-
-    def floating(self) -> list[Floating]:
-        """The compute that is in no single segment."""
-        work = self.parts.loads["compute"].items()
-        spans = ((self.first[place], self.last[place], us) for place, us in work)
-        return [Floating(first, last, us) for first, last, us in spans if first < last]
-
-    def segments(self) -> list[Segment]:
-        found = {name: [0.0] * (len(self.chain) + 1) for name in self.parts.loads}
-        for name, loads in self.parts.loads.items():
-            for place, us in loads.items():
-                if 0 <= self.first[place] == self.last[place]:
-                    found[name][self.first[place]] += us
-        compute, paths = found.pop("compute"), self._paths()
-        flights = [max(loads, default=0.0) for loads in zip(*found.values(), strict=True)] or [0.0] * len(paths)
-        return [Segment(*one) for one in zip(compute, flights, paths, strict=True)]
-
-    def _paths(self) -> list[float]:
-        """For each segment the longest path in it, from the op before it to the one behind it or to the step's end."""
-        parts, number = self.parts, {place: index for index, place in enumerate(self.chain)}
-        found = [0.0] * (len(self.chain) + 1)
-        times: list[tuple[float, float]] = []  # as the heads of Parts, from the end of the op before the segment on
-        for place, edges in enumerate(parts.before):
-            segment = number.get(place, self.first[place])
-            begin = end = 0.0
-            for other, soft in edges:
-                if self.first[other] != segment:
-                    continue
-                begin = max(begin, times[other][0] + parts.pieces[other] if soft else times[other][1])
-                end = max(end, times[other][1] + parts.pieces[place])
-            times.append((begin, max(end, begin + parts.us[place])))
-            if place in number:
-                found[segment] = begin
-            elif segment == len(self.chain):
-                found[segment] = max(found[segment], times[place][1])
-        return found
+def _by_path(segment: Segment, slowed: float) -> Delay:
+    """What is in flight delays compute, and the longest path leaves a gap."""
+    delay = segment.flight * slowed
+    return Delay.of([(delay, max(0.0, max(segment.flight, segment.path) - segment.compute - delay))])
