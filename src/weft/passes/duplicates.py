@@ -1,8 +1,8 @@
-"""The rule `once` of `dedupe`: the same collective of the same value is done once."""
+"""The rule `once` of `dedupe` and `gather_once`: the same collective of the same value is done once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from weft.analysis.pairs import pairs
@@ -12,7 +12,9 @@ from weft.ir.editor import Editor
 from weft.ir.program import Op, Program
 from weft.ir.text import counted
 from weft.passes.base import Step
-from weft.passes.findings import Findings
+from weft.passes.budget import Budget
+from weft.passes.findings import Facts, Findings
+from weft.passes.leaving_out import Verb
 
 
 @dataclass
@@ -53,6 +55,13 @@ def find_duplicates(found: Findings) -> None:
         if keeper.others:
             found.reserve(keeper.start.name, *keeper.others)
             found.steps.append(Step("once", (keeper.start.name, *keeper.others)))
+
+
+def duplicates(facts: Facts) -> list[Step]:
+    """The steps that there would be if memory were no matter."""
+    found = Findings("", facts, Budget(facts.program, None))  # nobody reads its remarks
+    find_duplicates(found)
+    return found.steps
 
 
 def _differs(found: Findings, other: Op, start: Op) -> None:
@@ -106,7 +115,7 @@ def _obstacle(found: Findings, keeper: _Keeper, start: Op) -> str | None:
     return None
 
 
-def do_once(editor: Editor, program: Program, starts: tuple[str, ...]) -> list[str]:
+def _do_once(editor: Editor, program: Program, starts: tuple[str, ...]) -> list[str]:
     """Let the first start stand for all. Returns the ops that were removed."""
     first, *others = starts
     waits = sorted((wait for start in starts for wait in pairs(program).waits[start]), key=program.index.__getitem__)
@@ -118,3 +127,6 @@ def do_once(editor: Editor, program: Program, starts: tuple[str, ...]) -> list[s
     for start in others:
         editor.remove(start)
     return [*rest, *others]
+
+
+ONCE: Mapping[str, Verb] = {"once": lambda editor, program, step: _do_once(editor, program, step.ops)}
