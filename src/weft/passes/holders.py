@@ -12,8 +12,8 @@ from weft.analysis.users import users
 from weft.ir.args import Ref, refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
-from weft.passes.absorbing import returned
 from weft.passes.factors import tensor
+from weft.passes.results import returned
 
 SPLITS = ("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default")
 CAT = "aten.cat.default"

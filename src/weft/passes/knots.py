@@ -17,8 +17,8 @@ from weft.analysis.storages import storages, uses
 from weft.analysis.users import users
 from weft.ir.args import Ref, refs
 from weft.ir.program import Op, Program
-from weft.passes.absorbing import seen_in_flight
 from weft.passes.region import ANEW
+from weft.passes.results import not_just_waited
 
 Axes = Mapping[str, Axis]
 
@@ -55,12 +55,10 @@ def refusal(program: Program, start: Op) -> str | None:
         return "it is of a kind or in a form that is not cut"
     if comm.group.size < 2:
         return "it is a group of one"
-    if not pairs(program).waits[start.name]:
-        return "nobody waits for it"
     if len(pairs(program).waits[start.name]) > 1 and is_written(program, start):
         return "it is waited for more than once, and its result is written to in place"
-    if seen_in_flight(program, start):
-        return "something else than a wait uses its result in flight"
+    if (why := not_just_waited(program, start)) is not None:
+        return why
     specs = [program[start.args[0].name].out[0], *start.out]
     if not all(isinstance(size, int) for spec in specs for size in spec.shape):
         return "its sizes are dynamic, and so would be those of the chunks"
