@@ -15,6 +15,7 @@ from weft.passes.base import Step
 from weft.passes.budget import Budget
 from weft.passes.findings import Facts, Findings
 from weft.passes.leaving_out import Verb
+from weft.passes.results import not_just_waited
 
 
 @dataclass
@@ -101,16 +102,15 @@ def _merged(found: Findings, keeper: _Keeper, start: Op) -> bool:
 
 
 def _obstacle(found: Findings, keeper: _Keeper, start: Op) -> str | None:
-    facts, index, kept = found.facts, found.facts.program.index, keeper.start
-    own, waits = facts.waits(kept), facts.waits(start)
-    if own is None or waits is None:
-        return "something else than a wait uses the result in flight"
+    facts, program, kept = found.facts, found.facts.program, keeper.start
+    if (why := not_just_waited(program, kept) or not_just_waited(program, start)) is not None:
+        return why
     if (writer := facts.writer((kept.name, start.name))) is not None:
         return f"%{writer.name} writes to the result"
     if keeper.returned and facts.is_returned(start.name):
         return "both are returned: the caller would have one tensor for two"
-    last = max(index[wait.name] for wait in (*own, *waits))
-    if (barrier := facts.barrier(index[kept.name], last)) is not None:
+    last = max(program.index[wait] for one in (kept, start) for wait in pairs(program).waits[one.name])
+    if (barrier := facts.barrier(program.index[kept.name], last)) is not None:
         return f"the barrier %{barrier.name} is between them"
     return None
 
