@@ -495,3 +495,24 @@ def test_an_input_that_comes_late_holds_up_no_collective_before_it() -> None:
     found = windows(program)["sa"]
     assert found.ready <= found.position < found.due
     assert computes_the_same(program, made_by(program, "schedule"))
+
+
+def test_an_input_that_comes_late_holds_up_no_start_that_is_hoisted() -> None:
+    program = step(
+        """
+        %a: f32[4,4] = input()
+        %x: f32[4,4] = aten.mm.default(%a, %a)
+        %s1: f32[4,4] = all_reduce.start(%a) sum over dp
+        %w1: f32[4,4] = wait(%s1)
+        %b: f32[4,4] = input()
+        %z: f32[4,4] = aten.mm.default(%b, %x)
+        %s2: f32[4,4] = all_reduce.start(%x) sum over dp
+        %w2: f32[4,4] = wait(%s2)
+        """,
+        "w1",
+        "z",
+        "w2",
+    )
+    made = made_by(program, "hoist_starts")
+    assert [op.name for op in made.ops] == ["a", "s1", "x", "s2", "w1", "b", "z", "w2"]
+    assert computes_the_same(program, made)
