@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from weft.cli.common import reported
+from weft.cli.common import figures, reported
 from weft.cli.completing import directories, files, machines, pipelines_or_presets, swept
 from weft.cli.options import json_option, memory_option
 from weft.cli.output import output_directory
@@ -177,16 +177,7 @@ def content_of(step: str, one: Planned, found: Sequence[Explanation], files: Seq
 
 def _figures(timeline: Timeline) -> dict[str, Any]:
     kinds = Counter(op.collective.kind for op in timeline.program.communicating if op.collective is not None)
-    return {
-        "step_us": timeline.step_us,
-        "compute_us": timeline.compute_us,
-        "comm_us": timeline.comm_us,
-        "exposed_us": timeline.exposed_us,
-        "collectives": dict(sorted(kinds.items())),
-        "peak_bytes": timeline.peak_bytes,
-        "bound_us": timeline.bound_us,
-        "bound_by": timeline.bound.name,
-    }
+    return {**figures(timeline), "collectives": dict(sorted(kinds.items()))}
 
 
 # Many cases

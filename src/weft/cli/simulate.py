@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from weft.cli.common import read_program, reported, say
+from weft.cli.common import figures, read_program, reported, say
 from weft.cli.completing import files
 from weft.cli.options import json_option, machine_option
 from weft.cost import CostModel, Estimates, Machine, Profile, coverage, warn_if_partial
@@ -74,13 +74,7 @@ def _content(timeline: Timeline) -> dict[str, Any]:
         for one in timeline.exposures
     ]
     return {
-        "step_us": timeline.step_us,
-        "compute_us": timeline.compute_us,
-        "comm_us": timeline.comm_us,
-        "exposed_us": timeline.exposed_us,
-        "peak_bytes": timeline.peak_bytes,
-        "bound_us": timeline.bound_us,
-        "bound_by": timeline.bound.name,
+        **figures(timeline),
         "exposures": exposures,
         "memory": timeline.memory_at,
         "estimated_from_bytes": dict(timeline.prices.unknown),
