@@ -15,10 +15,10 @@ from weft.analysis.kernels import ELEMENTWISE, only_moves
 from weft.analysis.pairs import pairs
 from weft.analysis.storages import storages, uses
 from weft.analysis.users import users
-from weft.ir.args import Ref, refs
+from weft.ir.args import Ref
 from weft.ir.program import Op, Program
 from weft.passes.region import ANEW
-from weft.passes.results import not_just_waited
+from weft.passes.results import not_just_waited, returned
 
 Axes = Mapping[str, Axis]
 
@@ -245,5 +245,5 @@ def _seen_later(program: Program, op: Op, name: str) -> bool:
     known, index = storages(program), program.index
     own, place = known.of_value(name), index[op.name]
     later = {name for one in own for at in uses(program)[one] if at > place for name in program.ops[at].given}
-    later |= {ref.name for output in program.outputs for ref in refs(output)}
+    later |= returned(program)
     return any(index[one] < place and not own.isdisjoint(known.of_value(one)) for one in later)
