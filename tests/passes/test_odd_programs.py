@@ -147,6 +147,43 @@ def test_a_result_that_is_viewed_in_flight_is_refused_with_a_reason() -> None:
     assert "bucket: refused: %s1: something else than a wait uses its result in flight" in map(str, found.remarks)
 
 
+TWICE = """
+    %a: f32[4,4] = input()
+    %s1: f32[4,4] = all_reduce.start(%a) sum over dp
+    %w1: f32[4,4] = wait(%s1)
+    %x: f32[4,4] = aten.mm.default(%w1, %a)
+    %s2: f32[4,4] = all_reduce.start(%a) sum over dp
+    %w2: f32[4,4] = wait(%s2)
+    %y: f32[4,4] = aten.mm.default(%w2, %x)
+"""
+
+
+@pytest.mark.parametrize("outputs", [("y", "s2"), ("s1", "y"), ("s2", "w2", "y")])
+def test_a_result_that_is_returned_in_flight_is_no_duplicate(outputs: tuple[str, ...]) -> None:
+    program = step(TWICE, *outputs)
+    found = weft.optimize(program, MACHINE, passes="dedupe")
+    assert [op.name for op in found.program.starts] == ["s1", "s2"]
+    why = "it is the same as %s1, and something else than a wait uses its result in flight"
+    assert f"dedupe: refused: %s2: {why}" in map(str, found.remarks)
+    assert computes_the_same(program, made_by(program, DEFAULT))
+
+
+def test_what_is_cast_and_viewed_in_flight_is_cast_where_it_was() -> None:
+    program = step(
+        """
+        %a: f32[4,4] = input()
+        %s1: f32[8,4] = all_gather.start(%a) over dp
+        %v1: f32[32] = aten.view.default(%s1, [32])
+        %w1: f32[32] = wait(%v1)
+        %c: bf16[32] = aten._to_copy.default(%w1, dtype=bf16)
+        """,
+        "c",
+    )
+    found = weft.optimize(program, MACHINE, passes="dedupe")
+    why = "%c casts it from f32 to bf16, and something else than a wait uses its result in flight"
+    assert f"dedupe: refused: %s1: {why}" in map(str, found.remarks)
+
+
 @pytest.mark.parametrize("passes", [DEFAULT, "micro_pipeline{always=true}"])
 def test_padding_that_was_trimmed_is_not_sent(passes: str) -> None:
     program = step(
@@ -458,3 +495,24 @@ def test_an_input_that_comes_late_holds_up_no_collective_before_it() -> None:
     found = windows(program)["sa"]
     assert found.ready <= found.position < found.due
     assert computes_the_same(program, made_by(program, "schedule"))
+
+
+def test_an_input_that_comes_late_holds_up_no_start_that_is_hoisted() -> None:
+    program = step(
+        """
+        %a: f32[4,4] = input()
+        %x: f32[4,4] = aten.mm.default(%a, %a)
+        %s1: f32[4,4] = all_reduce.start(%a) sum over dp
+        %w1: f32[4,4] = wait(%s1)
+        %b: f32[4,4] = input()
+        %z: f32[4,4] = aten.mm.default(%b, %x)
+        %s2: f32[4,4] = all_reduce.start(%x) sum over dp
+        %w2: f32[4,4] = wait(%s2)
+        """,
+        "w1",
+        "z",
+        "w2",
+    )
+    made = made_by(program, "hoist_starts")
+    assert [op.name for op in made.ops] == ["a", "s1", "x", "s2", "w1", "b", "z", "w2"]
+    assert computes_the_same(program, made)

@@ -67,6 +67,15 @@ def companions(program: Program) -> frozenset[int]:
     return frozenset(place for one in found for place in (*one.prelude, *one.family))
 
 
+def inputs_end(program: Program) -> int:
+    """The position of the last input, which no start comes before; -1 if there is none.
+
+    An input that comes late, behind a start, does not count: it would hold up starts that do not use it.
+    """
+    first_start = program.index[program.starts[0].name] if program.starts else len(program)
+    return max((place for place, op in enumerate(program.ops[:first_start]) if op.is_input), default=-1)
+
+
 def _windows(program: Program) -> Mapping[str, Window]:
     before = dependencies(program).before
     after = dependencies(program).after()
@@ -76,8 +85,7 @@ def _windows(program: Program) -> Mapping[str, Window]:
     families: dict[int, list[int]] = {}
     for position, start in owner.items():
         families.setdefault(start, []).append(position)
-    first_start = program.index[program.starts[0].name] if program.starts else 0
-    inputs_end = max((place for place, op in enumerate(program.ops[:first_start]) if op.is_input), default=-1)
+    earliest = inputs_end(program)
     found = {}
     for op in program.starts:
         if not waits[op.name]:
@@ -86,7 +94,7 @@ def _windows(program: Program) -> Mapping[str, Window]:
         prelude = _prelude(program, position, after, owner)
         moving = {position, *prelude}
         needed = {other for place in moving for other in before[place]} - moving
-        ready = position if any(other in owner for other in needed) else max({inputs_end, *needed})
+        ready = position if any(other in owner for other in needed) else max({earliest, *needed})
         family = families[position]
         members = {*family}
         users = {place: [other for other in after[place] if other not in members] for place in family}

@@ -14,6 +14,7 @@ import click
 from weft.cli.bench_ranks import CAPTURED, WRITTEN, Measured, Row, Task, measure
 from weft.cli.common import UNSAFE, reported
 from weft.cli.completing import files, machines, pipelines_or_presets
+from weft.cli.options import json_option, memory_option
 from weft.cli.plan import print_table
 from weft.cli.script import opened
 from weft.cost import Machine
@@ -40,7 +41,7 @@ _BITS = {"k": 1e3, "M": 1e6, "G": 1e9}
     shell_complete=machines,
     help="To plan for: a preset, or a file. Default: this one, calibrated on the spot.",
 )
-@click.option("--memory-limit", metavar="BYTES", help="What the step may take, such as 2GB. Default: no limit.")
+@memory_option("2GB")
 @click.option(
     "-p",
     "--passes",
@@ -49,7 +50,7 @@ _BITS = {"k": 1e3, "M": 1e6, "G": 1e9}
     shell_complete=pipelines_or_presets,
     help="A pipeline, or a preset; several are compared.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@json_option()
 @click.argument("script", shell_complete=files)
 def command(
     ranks: int,

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from weft.cli.common import reported
 from weft.cli.completing import files
+from weft.cli.options import json_option
 from weft.cost.machine import Machine
 from weft.errors import WeftError
 from weft.run.benchmark import present_device
@@ -41,7 +42,7 @@ _MOVING_S, _PRINTED_S = 0.1, 10.0  # seconds between two updates of a line, and 
 @click.option("--quick", is_flag=True, help="Fewer and smaller sizes: a third of the time, and a rougher machine.")
 @click.option("--ranks", type=click.IntRange(min=2), help=f"Without torchrun: how many processes.  [default: {RANKS}]")
 @click.option("--ranks-per-node", type=click.IntRange(min=1), help="Neighbours, if not the ranks of a host.")
-@click.option("--json", "as_json", is_flag=True, help="Print the errors of the fits as JSON.")
+@json_option("the errors of the fits")
 def command(output: str, quick: bool, ranks: int | None, ranks_per_node: int | None, as_json: bool) -> None:
     """Measure the present cluster and write a machine that `weft simulate` and all others take.
 

@@ -1,4 +1,4 @@
-"""What the commands share: reading programs, and turning errors into one paragraph and an exit code."""
+"""What the commands share: reading programs, figures of a step, and errors as one paragraph and an exit code."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
 from weft.errors import PassError, VerifyError, WeftError, WeftWarning, visible
 from weft.ir.parser import parse
 from weft.ir.program import Program
+from weft.sim.timeline import Timeline
 
 UNSAFE, BAD_INPUT = 1, 2  # exit codes: a program or a plan is not safe; the command could not do its work
 
@@ -35,6 +36,19 @@ def read_text(path: str) -> str:
 def read_program(path: str) -> Program:
     """The program in a file, or on standard input for `-`."""
     return parse(read_text(path), source=path)
+
+
+def figures(timeline: Timeline) -> dict[str, Any]:
+    """What a step takes, and what it takes at least, as plain data."""
+    return {
+        "step_us": timeline.step_us,
+        "compute_us": timeline.compute_us,
+        "comm_us": timeline.comm_us,
+        "exposed_us": timeline.exposed_us,
+        "peak_bytes": timeline.peak_bytes,
+        "bound_us": timeline.bound_us,
+        "bound_by": timeline.bound.name,
+    }
 
 
 @contextmanager

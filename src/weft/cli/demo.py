@@ -16,6 +16,7 @@ from weft.cli import tasks
 from weft.cli.common import UNSAFE, reported
 from weft.cli.demo_training import RATE, SMALL, STEPS, TINY, TRACED, WEFT, WRITTEN, Trained, train
 from weft.cli.llama import Llama, batch, llama3_8b
+from weft.cli.options import json_option
 from weft.cli.output import output_directory
 from weft.cli.plan import PLAN_FILES, content_of, print_plan, print_table, texts_of
 from weft.cli.planning import Case, Planned, planned
@@ -36,7 +37,7 @@ _WHAT = f"""\
 @click.command(name="demo")
 @click.option("--out", default="weft-demo", show_default=True, metavar="DIR", help="Write the report here.")
 @click.option("--quick", is_flag=True, help="A tiny model, and 1 of the 32 layers of Llama 3 8B.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@json_option()
 def command(out: str, quick: bool, as_json: bool) -> None:
     """Train a small Llama with and without Weft, then plan Llama 3 8B for 64 H100s that are not there.
 

@@ -8,6 +8,7 @@ import click
 
 from weft.cli.common import read_program, reported
 from weft.cli.completing import files, machines
+from weft.cli.options import json_option
 from weft.cost import Machine
 from weft.errors import OptionError
 from weft.report.changes import changes
@@ -23,7 +24,7 @@ from weft.verify import verify
 @click.option(
     "--top", default=10, show_default=True, type=click.IntRange(min=1), help="How many changes of a kind to show."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@json_option()
 @click.argument("before", shell_complete=files)
 @click.argument("after", shell_complete=files)
 def command(machine: str | None, top: int, as_json: bool, before: str, after: str) -> None:

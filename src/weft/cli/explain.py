@@ -7,7 +7,8 @@ import json
 import click
 
 from weft.cli.common import read_program, reported
-from weft.cli.completing import files, machines, pipelines
+from weft.cli.completing import files, pipelines
+from weft.cli.options import json_option, machine_option, memory_option
 from weft.cli.progress import capture_progress
 from weft.cost import Machine
 from weft.errors import OptionError
@@ -20,10 +21,8 @@ from weft.verify import verify
 
 
 @click.command(name="explain")
-@click.option(
-    "-m", "--machine", default="h100-ib400", show_default=True, shell_complete=machines, help="A preset, or a file."
-)
-@click.option("--memory-limit", metavar="BYTES", help="What the step may take, such as 70GB. Default: no limit.")
+@machine_option
+@memory_option()
 @click.option("--optimize", "optimized", is_flag=True, help="Explain what `weft opt` would make of it.")
 @click.option(
     "-p", "--passes", metavar="PIPELINE", shell_complete=pipelines, help="Explain what these passes make of it."
@@ -31,7 +30,7 @@ from weft.verify import verify
 @click.option(
     "--top", default=10, show_default=True, type=click.IntRange(min=1), help="How many collectives to explain."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@json_option()
 @click.argument("program", shell_complete=files)
 def command(
     machine: str,

@@ -31,14 +31,14 @@ class LlamaConfig:
         return self.width // self.heads
 
 
-def llama3_8b(context: int = 8192) -> LlamaConfig:
+def llama3_8b() -> LlamaConfig:
     """The sizes of Llama 3 8B."""
-    return LlamaConfig(context=context)
+    return LlamaConfig()
 
 
-def llama3_70b(context: int = 8192) -> LlamaConfig:
+def llama3_70b() -> LlamaConfig:
     """The sizes of Llama 3 70B."""
-    return LlamaConfig(width=8192, layers=80, heads=64, hidden=28_672, context=context)
+    return LlamaConfig(width=8192, layers=80, heads=64, hidden=28_672)
 
 
 def llama_tiny() -> LlamaConfig:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from weft.cli.common import read_text, reported
 from weft.cli.completing import machines
+from weft.cli.options import json_option
 from weft.cost.machine import Machine, presets
 from weft.cost.topology import Level
 from weft.errors import visible
@@ -36,7 +37,7 @@ class Figure:
 
 
 @click.command(name="machines")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@json_option()
 @click.argument("machine", required=False, shell_complete=machines)
 def command(as_json: bool, machine: str | None) -> None:
     """List the machines that come with Weft; with MACHINE (a name or the path of a .toml file), show that one.

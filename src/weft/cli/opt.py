@@ -13,6 +13,7 @@ import click
 from weft import pipeline
 from weft.cli.common import read_text, reported, say
 from weft.cli.completing import files, machines, pipelines
+from weft.cli.options import json_option, memory_option
 from weft.cli.progress import capture_progress
 from weft.cost import Machine
 from weft.errors import OptionError
@@ -49,7 +50,7 @@ class _Result:
 )
 @click.option("--preset", type=click.Choice(list(PRESETS)), help="Passes by name. With a machine: default.")
 @click.option("-m", "--machine", shell_complete=machines, help="For passes that decide by cost: a preset, or a file.")
-@click.option("--memory-limit", metavar="BYTES", help="What the step may take, such as 70GB. Default: no limit.")
+@memory_option()
 @click.option("--plan-out", metavar="FILE", shell_complete=files, help="Write what was decided, as JSON.")
 @click.option(
     "--plan", "plan_in", metavar="FILE", shell_complete=files, help="Decide nothing, and do what --plan-out wrote."
@@ -58,7 +59,7 @@ class _Result:
 @click.option("--print-after-all", is_flag=True, help="Print the program after each pass to standard error.")
 @click.option("--verify/--no-verify", "verify_each", default=True, help="Check each pass's result. On by default.")
 @click.option("--quiet", is_flag=True, help="Print no remarks and no summary.")
-@click.option("--json", "as_json", is_flag=True, help="Print program, plans, remarks and timings as JSON.")
+@json_option("program, plans, remarks and timings")
 @click.argument("file", shell_complete=files)
 def command(
     passes: str | None,

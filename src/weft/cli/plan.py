@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from weft.cli.common import reported
+from weft.cli.common import figures, reported
 from weft.cli.completing import directories, files, machines, pipelines_or_presets, swept
+from weft.cli.options import json_option, memory_option
 from weft.cli.output import output_directory
 from weft.cli.planning import Case, Planned, planned, steps_of
 from weft.cli.progress import capture_progress
@@ -38,7 +39,7 @@ _SWEEP_FILES = ("sweep.html", "sweep.json")
 @click.command(name="plan")
 @click.option("-n", "--world-size", metavar="RANKS", help="How many ranks the script is planned for.")
 @click.option("-m", "--machine", shell_complete=machines, help="A preset, or a file. Default: h100-ib400.")
-@click.option("--memory-limit", metavar="BYTES", help="What the step may take, such as 70GB. Default: no limit.")
+@memory_option()
 @click.option(
     "-p",
     "--passes",
@@ -57,7 +58,7 @@ _SWEEP_FILES = ("sweep.html", "sweep.json")
 )
 @click.option("--top", default=5, show_default=True, type=click.IntRange(min=0), help="How many remedies to look for.")
 @click.option("--out", metavar="DIR", shell_complete=directories, help="Write the report and everything else here.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@json_option()
 @click.argument("step", shell_complete=files)
 def command(
     world_size: str | None,
@@ -176,16 +177,7 @@ def content_of(step: str, one: Planned, found: Sequence[Explanation], files: Seq
 
 def _figures(timeline: Timeline) -> dict[str, Any]:
     kinds = Counter(op.collective.kind for op in timeline.program.communicating if op.collective is not None)
-    return {
-        "step_us": timeline.step_us,
-        "compute_us": timeline.compute_us,
-        "comm_us": timeline.comm_us,
-        "exposed_us": timeline.exposed_us,
-        "collectives": dict(sorted(kinds.items())),
-        "peak_bytes": timeline.peak_bytes,
-        "bound_us": timeline.bound_us,
-        "bound_by": timeline.bound.name,
-    }
+    return {**figures(timeline), "collectives": dict(sorted(kinds.items()))}
 
 
 # Many cases

@@ -47,10 +47,10 @@ def _seldom(
 
 
 @contextmanager
-def stage_progress(quiet: bool = False, console: Console | None = None) -> Iterator[Callable[[str], None]]:
+def stage_progress(quiet: bool) -> Iterator[Callable[[str], None]]:
     """Tells which stage long work has come to: one moving line on a terminal, otherwise a line for each, on standard
     error. `quiet` is for ranks that are not the first."""
-    console = console if console is not None else Console(stderr=True, quiet=quiet, highlight=False)
+    console = Console(stderr=True, quiet=quiet, highlight=False)
     if console.is_terminal:
         with console.status("") as status:
             yield lambda stage: status.update(Text(visible(stage)))

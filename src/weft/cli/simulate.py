@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from weft.cli.common import read_program, reported, say
-from weft.cli.completing import files, machines
+from weft.cli.common import figures, read_program, reported, say
+from weft.cli.completing import files
+from weft.cli.options import json_option, machine_option
 from weft.cost import CostModel, Estimates, Machine, Profile, coverage, warn_if_partial
 from weft.errors import visible
 from weft.ir.program import Program
@@ -20,9 +21,7 @@ _SHOWN = 10  # exposed collectives that are worth a line each
 
 
 @click.command(name="simulate")
-@click.option(
-    "-m", "--machine", default="h100-ib400", show_default=True, shell_complete=machines, help="A preset, or a file."
-)
+@machine_option
 @click.option(
     "--profile",
     "traces",
@@ -31,7 +30,7 @@ _SHOWN = 10  # exposed collectives that are worth a line each
     help="A trace of torch.profiler with better times; one for each rank.",
 )
 @click.option("--lanes", "draw", is_flag=True, help="Draw the timeline with characters.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@json_option("the figures")
 @click.argument("program", shell_complete=files)
 def command(machine: str, traces: tuple[str, ...], draw: bool, as_json: bool, program: str) -> None:
     """Simulate the step in PROGRAM (a file, or - for standard input) on a machine that need not be there.
@@ -75,13 +74,7 @@ def _content(timeline: Timeline) -> dict[str, Any]:
         for one in timeline.exposures
     ]
     return {
-        "step_us": timeline.step_us,
-        "compute_us": timeline.compute_us,
-        "comm_us": timeline.comm_us,
-        "exposed_us": timeline.exposed_us,
-        "peak_bytes": timeline.peak_bytes,
-        "bound_us": timeline.bound_us,
-        "bound_by": timeline.bound.name,
+        **figures(timeline),
         "exposures": exposures,
         "memory": timeline.memory_at,
         "estimated_from_bytes": dict(timeline.prices.unknown),

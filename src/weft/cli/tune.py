@@ -8,7 +8,8 @@ from dataclasses import asdict
 import click
 
 from weft.cli.common import read_program, reported
-from weft.cli.completing import files, machines
+from weft.cli.completing import files
+from weft.cli.options import json_option, machine_option
 from weft.cli.progress import capture_progress
 from weft.cost import Machine
 from weft.ir.text import counted
@@ -19,13 +20,11 @@ from weft.verify import verify
 
 
 @click.command(name="tune")
-@click.option(
-    "-m", "--machine", default="h100-ib400", show_default=True, shell_complete=machines, help="A preset, or a file."
-)
+@machine_option
 @click.option(
     "--memory-limit", metavar="BYTES", help="Leave out what takes more, such as 70GB, unless all does. Default: none."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+@json_option("the table")
 @click.argument("program", shell_complete=files)
 def command(machine: str, memory_limit: str | None, as_json: bool, program: str) -> None:
     """Search the knobs for the step in PROGRAM (a file, or - for standard input): buckets, limits, order.

@@ -9,13 +9,14 @@ import click
 
 from weft.cli.common import UNSAFE, read_program, reported
 from weft.cli.completing import files
+from weft.cli.options import json_option
 from weft.errors import OptionError, VerifyError
 from weft.verify import violations
 
 
 @click.command(name="verify")
 @click.option("--reorders", is_flag=True, help="Permit another order of the collectives within a group.")
-@click.option("--json", "as_json", is_flag=True, help="Print the violations as JSON.")
+@json_option("the violations")
 @click.argument("before", shell_complete=files)
 @click.argument("after", required=False, shell_complete=files)
 def command(reorders: bool, as_json: bool, before: str, after: str | None) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from weft.analysis.terms import CASTS
-from weft.analysis.users import users
 from weft.analysis.windows import Window
-from weft.ir.args import refs
-from weft.ir.program import Op, Program
+from weft.ir.program import Program
 from weft.ir.specs import TensorSpec
+from weft.passes.results import returned
 
 # They give the same elements in the same order, row by row.
 _LAYOUTS = frozenset(
@@ -42,20 +41,6 @@ def absorbed(program: Program, member: Window) -> tuple[int, ...]:
 def conversions(program: Program, member: Window) -> int:
     """How many of these convert: one or none."""
     return sum(_converts(program, position) for position in absorbed(program, member))
-
-
-def returned(program: Program) -> frozenset[str]:
-    """The values that a program returns."""
-    return program.fact(_returned)
-
-
-def seen_in_flight(program: Program, start: Op) -> bool:
-    """Whether something else than waits is given the result of a start: a view of it, or the caller."""
-    return start.name in returned(program) or any(not user.is_wait for user in users(program)[start.name])
-
-
-def _returned(program: Program) -> frozenset[str]:
-    return frozenset(ref.name for output in program.outputs for ref in refs(output))
 
 
 def _converts(program: Program, position: int) -> bool:

@@ -85,7 +85,7 @@ class Chunks:
         of = () if op.name in region.overwritten else (op.name,)
         new = replace(op, name=f"{op.name}_c{chunk}", args=args, kwargs=kwargs, out=out, sources=of)
         target = ANEW.get(op.target, op.target)
-        if op.target in _VIEWS and self._lies_apart(op, names):
+        if op.target in _VIEWS and self._lies_apart(names):
             target = "aten.reshape.default"
         if target != op.target:
             new = replace(new, target=target, traits=traits_of(target))
@@ -111,8 +111,8 @@ class Chunks:
         dim, rank = slice_args(op)[0], len(op.out[0].shape)
         return (dim if isinstance(dim, int) else 0) % rank == axis.dim
 
-    def _lies_apart(self, op: Op, names: Mapping[str, Ref]) -> bool:
-        """Whether what an op is given has gaps that the whole had not."""
+    def _lies_apart(self, names: Mapping[str, Ref]) -> bool:
+        """Whether one of these, which stand for values of the program, has gaps that the value had not."""
         return any(
             self._of(ref).strides is not None and self._specs(self._program[name])[0].strides is None
             for name, ref in names.items()

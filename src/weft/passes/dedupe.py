@@ -11,7 +11,7 @@ from weft.errors import OptionError
 from weft.ir.program import Program
 from weft.passes.base import Context, Plan, fingerprint
 from weft.passes.budget import Budget
-from weft.passes.duplicates import do_once, find_duplicates
+from weft.passes.duplicates import ONCE, find_duplicates
 from weft.passes.findings import Facts, Findings
 from weft.passes.leaving_out import Verb, leave_out
 from weft.passes.narrowing import find_casts, narrow
@@ -55,7 +55,7 @@ class Dedupe:
 
 
 _VERBS: Mapping[str, Verb] = {
-    "once": lambda editor, program, step: do_once(editor, program, step.ops),
+    **ONCE,
     "drop": lambda editor, program, step: drop(editor, program, step.ops[0], step.ops[1]),
     "scatter": lambda editor, program, step: scatter(editor, program, step.ops[0], step.ops[1:]),
     "narrow": lambda editor, program, step: narrow(editor, program, step.ops[0], step.ops[1:]),

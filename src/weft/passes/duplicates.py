@@ -1,8 +1,8 @@
-"""The rule `once` of `dedupe`: the same collective of the same value is done once."""
+"""The rule `once` of `dedupe` and `gather_once`: the same collective of the same value is done once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from weft.analysis.pairs import pairs
@@ -12,7 +12,10 @@ from weft.ir.editor import Editor
 from weft.ir.program import Op, Program
 from weft.ir.text import counted
 from weft.passes.base import Step
-from weft.passes.findings import Findings
+from weft.passes.budget import Budget
+from weft.passes.findings import Facts, Findings
+from weft.passes.leaving_out import Verb
+from weft.passes.results import not_just_waited
 
 
 @dataclass
@@ -55,6 +58,13 @@ def find_duplicates(found: Findings) -> None:
             found.steps.append(Step("once", (keeper.start.name, *keeper.others)))
 
 
+def duplicates(facts: Facts) -> list[Step]:
+    """The steps that there would be if memory were no matter."""
+    found = Findings("", facts, Budget(facts.program, None))  # nobody reads its remarks
+    find_duplicates(found)
+    return found.steps
+
+
 def _differs(found: Findings, other: Op, start: Op) -> None:
     """Say why two collectives that look alike are not."""
     assert other.comm is not None, "a start communicates"
@@ -92,21 +102,20 @@ def _merged(found: Findings, keeper: _Keeper, start: Op) -> bool:
 
 
 def _obstacle(found: Findings, keeper: _Keeper, start: Op) -> str | None:
-    facts, index, kept = found.facts, found.facts.program.index, keeper.start
-    own, waits = facts.waits(kept), facts.waits(start)
-    if own is None or waits is None:
-        return "something else than a wait uses the result in flight"
+    facts, program, kept = found.facts, found.facts.program, keeper.start
+    if (why := not_just_waited(program, kept) or not_just_waited(program, start)) is not None:
+        return why
     if (writer := facts.writer((kept.name, start.name))) is not None:
         return f"%{writer.name} writes to the result"
     if keeper.returned and facts.is_returned(start.name):
         return "both are returned: the caller would have one tensor for two"
-    last = max(index[wait.name] for wait in (*own, *waits))
-    if (barrier := facts.barrier(index[kept.name], last)) is not None:
+    last = max(program.index[wait] for one in (kept, start) for wait in pairs(program).waits[one.name])
+    if (barrier := facts.barrier(program.index[kept.name], last)) is not None:
         return f"the barrier %{barrier.name} is between them"
     return None
 
 
-def do_once(editor: Editor, program: Program, starts: tuple[str, ...]) -> list[str]:
+def _do_once(editor: Editor, program: Program, starts: tuple[str, ...]) -> list[str]:
     """Let the first start stand for all. Returns the ops that were removed."""
     first, *others = starts
     waits = sorted((wait for start in starts for wait in pairs(program).waits[start]), key=program.index.__getitem__)
@@ -118,3 +127,6 @@ def do_once(editor: Editor, program: Program, starts: tuple[str, ...]) -> list[s
     for start in others:
         editor.remove(start)
     return [*rest, *others]
+
+
+ONCE: Mapping[str, Verb] = {"once": lambda editor, program, step: _do_once(editor, program, step.ops)}

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.analysis.memory import Memory, memory
-from weft.analysis.pairs import pairs
 from weft.analysis.storages import Storages, storages
 from weft.analysis.term_table import Table
 from weft.analysis.terms import Terms, terms
@@ -62,11 +61,6 @@ class Facts:
             known,
             memory(program),
         )
-
-    def waits(self, start: Op) -> tuple[Op, ...] | None:
-        """The waits of a start, if nobody else uses what it returns; None if somebody does, or nobody waits."""
-        found = tuple(self.program[name] for name in pairs(self.program).waits[start.name])
-        return found if found and found == tuple(self.users.get(start.name, ())) else None
 
     def is_plain(self, start: Op) -> bool:
         """Whether a start makes one tensor of one tensor, in memory of its own."""

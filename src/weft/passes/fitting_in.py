@@ -232,17 +232,14 @@ class _Thinning:
         behind = [one for one in self._todo if self._keep_order and self._pieces[one[2]].group == piece.group]
         if slot > min([piece.due, *(self._pieces[other].due for _, _, other in behind)]):
             return False
-        if not behind:  # it is not in the queue: to look through that each time would take as long as there are many
-            self._launch[number] = max(self._launch[number], slot)
-            self._wait[number] = max(self._wait[number], self._launch[number])
-            heapq.heappush(self._todo, (self._launch[number], rank, number))
-            return True
+        if behind:  # they are in the queue, and this one is not: to look through it each time would take long
+            queued_anew = {*behind}
+            self._todo = [one for one in self._todo if one not in queued_anew]
+            heapq.heapify(self._todo)
         for _, turn, other in ((0, rank, number), *behind):
             self._launch[other] = max(self._launch[other], slot)
             self._wait[other] = max(self._wait[other], self._launch[other])
-            self._todo = [one for one in self._todo if one[2] != other]
-            self._todo.append((self._launch[other], turn, other))
-        heapq.heapify(self._todo)
+            heapq.heappush(self._todo, (self._launch[other], turn, other))
         return True
 
 

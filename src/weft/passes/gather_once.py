@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,9 +11,9 @@ from weft.ir.program import Program
 from weft.ir.text import counted
 from weft.passes.base import Context, Plan, Remark, Step, fingerprint
 from weft.passes.budget import Budget, Lease
-from weft.passes.duplicates import do_once, find_duplicates
+from weft.passes.duplicates import ONCE, duplicates
 from weft.passes.findings import Facts, Findings
-from weft.passes.leaving_out import Verb, leave_out
+from weft.passes.leaving_out import leave_out
 from weft.passes.options import pass_text
 from weft.sim.simulate import simulate
 
@@ -63,18 +62,13 @@ class GatherOnce:
 
     def apply(self, program: Program, plan: Plan) -> Program:
         """Leave out the gathers that the plan says."""
-        return leave_out(program, plan, _VERBS)
-
-
-_VERBS: Mapping[str, Verb] = {"once": lambda editor, program, step: do_once(editor, program, step.ops)}
+        return leave_out(program, plan, ONCE)
 
 
 def _repeated(facts: Facts) -> list[Step]:
     """The gathers that could stand for later ones, if memory were no matter; those first that would be held for the
     shortest time."""
-    found = Findings(GatherOnce.name, facts, Budget(facts.program, None))
-    find_duplicates(found)
-    steps = [step for step in found.steps if facts.program[step.ops[0]].target == "all_gather.start"]
+    steps = [step for step in duplicates(facts) if facts.program[step.ops[0]].target == "all_gather.start"]
     return sorted(steps, key=lambda step: (_held(facts, step), facts.program.index[step.ops[0]]))
 
 

@@ -14,13 +14,13 @@ from weft.ir.editor import Editor
 from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import TensorSpec
 from weft.ir.targets import traits_of
-from weft.passes.absorbing import seen_in_flight
 from weft.passes.base import Context, Plan, Remark, Step, check_fits, fingerprint
 from weft.passes.knots import is_written
 from weft.passes.micro_pipeline import MicroPipeline
 from weft.passes.options import pass_text
 from weft.passes.parts import exposed
 from weft.passes.regions import chains
+from weft.passes.results import not_just_waited
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def _refusal(program: Program, start: Op) -> str | None:
         return f"{comm.reduce_op} is no sum"
     if comm.group.size < 2 or len(pairs(program).waits[start.name]) != 1:
         return "it is a group of one, or not waited for once"
-    if seen_in_flight(program, start):
-        return "something else than a wait uses its result in flight"
+    if (why := not_just_waited(program, start)) is not None:
+        return why
     if is_written(program, start):
         return "its result is written to in place"
     spec = program[sent.name].out[0]

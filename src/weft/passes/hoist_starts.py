@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from weft.analysis.dependencies import Kind, dependencies
 from weft.analysis.storages import storages
+from weft.analysis.windows import inputs_end
 from weft.ir.program import Group, Op, Program
 from weft.ir.text import counted
 from weft.passes.base import Context, Plan, Remark, fingerprint
@@ -69,7 +70,7 @@ class _Hoist:
 
 
 def _hoists(program: Program, chosen: Group | None) -> Iterator[_Hoist]:
-    inputs_end = max((program.index[op.name] for op in program.inputs), default=-1)
+    earliest = inputs_end(program)
     reasons = _Reasons(program)
     goal: dict[int, int] = {}  # for each start, by its position
     positions: list[int] = []
@@ -82,7 +83,7 @@ def _hoists(program: Program, chosen: Group | None) -> Iterator[_Hoist]:
         if op.comm is None or (chosen is not None and op.comm.group != chosen):
             continue
         position, group = program.index[op.name], op.comm.group
-        stops = [(min(inputs_end, position - 1), "the inputs of the program")]
+        stops = [(earliest, "the inputs of the program")]
         for earlier in dependencies(program).before[position]:
             stops.append((goal.get(earlier, earlier), reasons(earlier, op)))
         if rival := previous.get(group):

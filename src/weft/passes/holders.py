@@ -12,8 +12,8 @@ from weft.analysis.users import users
 from weft.ir.args import Ref, refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
-from weft.passes.absorbing import returned
 from weft.passes.factors import tensor
+from weft.passes.results import not_just_waited, returned
 
 SPLITS = ("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default")
 CAT = "aten.cat.default"
@@ -78,9 +78,10 @@ def unfit(program: Program, start: Op) -> str | None:
         return "its group has one rank"
     if comm.kind == "reduce_scatter" and comm.reduce_op not in ("sum", "avg"):
         return f"a fused op reduces by sum or avg, not by {comm.reduce_op}"
-    waits = pairs(program).waits[start.name]
-    if len(waits) != 1 or [op.name for op in uses(program).users[start.name]] != list(waits):
-        return "something else than one wait uses its result in flight"
+    if (why := not_just_waited(program, start)) is not None:
+        return why
+    if len(pairs(program).waits[start.name]) > 1:
+        return "it is waited for more than once"
     if not all(isinstance(size, int) for size in start.out[0].shape):
         return "its sizes are symbols"
     writer = next(writers(program, (start.name,), 0, len(program)), None)

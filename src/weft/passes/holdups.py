@@ -54,7 +54,7 @@ class Knobs:
         return pinned(program, self.options.pin)
 
 
-def held_up(timeline: Timeline, knobs: Knobs, most: int | None = None) -> tuple[Exposure, ...]:
+def held_up(timeline: Timeline, knobs: Knobs, most: int | None) -> tuple[Exposure, ...]:
     """The exposed collectives, or the first so many, the longest first, each with causes that say what holds it back.
 
     Besides the kinds of `Cause`, these are "memory limit", "in-flight limit", "prefetch limit", "order kept",

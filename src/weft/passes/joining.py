@@ -12,7 +12,7 @@ from weft.analysis.windows import Window
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
 from weft.ir.traits import PURE
-from weft.passes.absorbing import returned
+from weft.passes.results import returned
 
 
 def joint_ops(program: Program, members: Sequence[Window]) -> tuple[Op, ...]:

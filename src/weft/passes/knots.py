@@ -15,10 +15,10 @@ from weft.analysis.kernels import ELEMENTWISE, only_moves
 from weft.analysis.pairs import pairs
 from weft.analysis.storages import storages, uses
 from weft.analysis.users import users
-from weft.ir.args import Ref, refs
+from weft.ir.args import Ref
 from weft.ir.program import Op, Program
-from weft.passes.absorbing import seen_in_flight
 from weft.passes.region import ANEW
+from weft.passes.results import not_just_waited, returned
 
 Axes = Mapping[str, Axis]
 
@@ -55,12 +55,10 @@ def refusal(program: Program, start: Op) -> str | None:
         return "it is of a kind or in a form that is not cut"
     if comm.group.size < 2:
         return "it is a group of one"
-    if not pairs(program).waits[start.name]:
-        return "nobody waits for it"
     if len(pairs(program).waits[start.name]) > 1 and is_written(program, start):
         return "it is waited for more than once, and its result is written to in place"
-    if seen_in_flight(program, start):
-        return "something else than a wait uses its result in flight"
+    if (why := not_just_waited(program, start)) is not None:
+        return why
     specs = [program[start.args[0].name].out[0], *start.out]
     if not all(isinstance(size, int) for spec in specs for size in spec.shape):
         return "its sizes are dynamic, and so would be those of the chunks"
@@ -247,5 +245,5 @@ def _seen_later(program: Program, op: Op, name: str) -> bool:
     known, index = storages(program), program.index
     own, place = known.of_value(name), index[op.name]
     later = {name for one in own for at in uses(program)[one] if at > place for name in program.ops[at].given}
-    later |= {ref.name for output in program.outputs for ref in refs(output)}
+    later |= returned(program)
     return any(index[one] < place and not own.isdisjoint(known.of_value(one)) for one in later)

@@ -12,10 +12,11 @@ from weft.errors import OptionError, PlanError
 from weft.ir.args import Ref
 from weft.ir.program import Collective, Op, Program
 from weft.ir.specs import TensorSpec
-from weft.passes.absorbing import conversions, seen_in_flight
+from weft.passes.absorbing import conversions
 from weft.passes.base import Plan, Step, check_fits
 from weft.passes.combine import place
 from weft.passes.merging import REDUCTIONS, WAYS, Bucket, merge
+from weft.passes.results import not_just_waited
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 # What each way can merge.
@@ -40,7 +41,7 @@ def mergeable(program: Program, kinds: Sequence[str], mode: str) -> tuple[list[W
     """The collectives that can be in a bucket, in program order; and of the others, why not."""
     known = windows(program)
     refused = {
-        op.name: _refusal(op, known, kinds, mode) or _seen(program, op) or _sent_on(program, op, mode)
+        op.name: _refusal(op, kinds, mode) or not_just_waited(program, op) or _sent_on(program, op, mode)
         for op in program.starts
     }
     able = [known[name] for name, why in refused.items() if why is None]
@@ -103,8 +104,8 @@ def _sent_bytes(program: Program, window: Window) -> int:
     return sum(spec.nbytes for name in window.start.given for spec in program[name].out)
 
 
-def _refusal(op: Op, known: Mapping[str, Window], kinds: Sequence[str], mode: str) -> str | None:
-    """Why a start cannot be in any bucket; None if it can."""
+def _refusal(op: Op, kinds: Sequence[str], mode: str) -> str | None:
+    """Why a start cannot be in any bucket, whoever uses its result; None if it can."""
     assert op.comm is not None, "a start communicates"
     kind = op.comm.kind
     if kind not in kinds or kind not in _ABLE[mode]:
@@ -121,11 +122,7 @@ def _refusal(op: Op, known: Mapping[str, Window], kinds: Sequence[str], mode: st
         return "its group has one rank"
     if kind == "all_to_all" and len({*_splits(op)}) > 1:
         return "it does not send as much to every rank"
-    return None if op.name in known else "nobody waits for it"
-
-
-def _seen(program: Program, op: Op) -> str | None:
-    return "something else than a wait uses its result in flight" if seen_in_flight(program, op) else None
+    return None
 
 
 def _sent_on(program: Program, op: Op, mode: str) -> str | None:

@@ -16,11 +16,11 @@ from weft.cost.model import CostModel, HardwareModel
 from weft.errors import PlanError
 from weft.ir.args import Ref
 from weft.ir.program import Op, Program
-from weft.passes.absorbing import returned
 from weft.passes.base import Context, Plan, Remark, fingerprint
 from weft.passes.combine import apart, place
 from weft.passes.members import apply_buckets, bucket_step
 from weft.passes.options import pass_text
+from weft.passes.results import returned
 
 _KINDS = ("reduce_scatter", "all_reduce")
 _LINEAR = ("sum", "avg")

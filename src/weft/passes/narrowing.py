@@ -14,6 +14,7 @@ from weft.ir.program import Op, Program
 from weft.ir.specs import DTYPES, TensorSpec
 from weft.passes.base import Step
 from weft.passes.findings import Findings
+from weft.passes.results import not_just_waited
 
 # They move elements, so it is the same whether those are cast before or after.
 _MOVING = ("all_gather", "all_to_all")
@@ -23,8 +24,8 @@ def find_casts(found: Findings) -> None:
     """A step for each collective whose result is only ever cast to one smaller dtype."""
     facts = found.facts
     for start in facts.program.starts:
-        waits = facts.waits(start) if facts.is_plain(start) else None
-        readers = [user for wait in waits or () for user in facts.users.get(wait.name, ())]
+        waits = pairs(facts.program).waits[start.name] if facts.is_plain(start) else ()
+        readers = [user for wait in waits for user in facts.users.get(wait, ())]
         casts = [op for op in readers if op.target in CASTS and _sizes(start, op)[0] != _sizes(start, op)[1]]
         shrinks = any(DTYPES[narrow] < DTYPES[wide] for wide, narrow in (_sizes(start, op) for op in casts))
         # That what was reduced is cast to a larger dtype is as it should be.
@@ -71,6 +72,8 @@ def _obstacle(found: Findings, start: Op, casts: Sequence[Op], readers: Sequence
         return "it is moved to another device, or laid out otherwise, as well"
     if facts.is_returned(start.name):
         return "it is returned as it is"
+    if (why := not_just_waited(facts.program, start)) is not None:
+        return why
     if found.is_taken(start.name):
         return "it has part in another change; another run may see to it"
     if any(op.refs() != (Ref(_wait(op)),) for op in casts):

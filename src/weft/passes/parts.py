@@ -13,10 +13,10 @@ from weft.cost.prices import prices
 from weft.ir.args import Arg, Ref, map_leaves
 from weft.ir.program import Op, Program
 from weft.ir.traits import BARRIER
-from weft.passes.absorbing import returned
 from weft.passes.fitting_in import Limits
 from weft.passes.listing import in_turn, listed
 from weft.passes.placing import best_placement
+from weft.passes.results import returned
 from weft.sim.contract import contract
 from weft.sim.simulate import simulate
 from weft.sim.sketch import Run, Sketch

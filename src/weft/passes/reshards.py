@@ -17,6 +17,7 @@ from weft.ir.specs import TensorSpec
 from weft.ir.targets import traits_of
 from weft.passes.base import Step
 from weft.passes.findings import Facts, Findings
+from weft.passes.results import not_just_waited
 
 _VIEW = "aten.view.default"
 _ACROSS = "such parts do not lie one behind the other"
@@ -62,8 +63,8 @@ def _drop(found: Findings, start: Op, whole: str) -> None:
 
 
 def _in_the_way(facts: Facts, start: Op, whole: str) -> str | None:
-    if facts.waits(start) is None:
-        return "something else than a wait uses the result in flight"
+    if (why := not_just_waited(facts.program, start)) is not None:
+        return why
     if (writer := facts.writer((whole, start.name))) is not None:
         return f"%{writer.name} writes to one of them"
     if facts.is_returned(start.name) and facts.is_returned(whole):
@@ -157,8 +158,8 @@ def _unfit(found: Findings, start: Op, taken: Sequence[Op]) -> str | None:
     facts = found.facts
     if found.is_taken(start.name):
         return "and it has part in another change; another run may see to it"
-    if facts.waits(start) is None:
-        return "and something else than a wait uses it in flight"
+    if (why := not_just_waited(facts.program, start)) is not None:
+        return f"and {why}"
     if (writer := facts.writer((start.name,))) is not None:
         return f"and %{writer.name} writes to it"
     value = start.args[0]

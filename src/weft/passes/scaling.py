@@ -14,7 +14,7 @@ from weft.ir.editor import Editor
 from weft.ir.program import Op, Program
 from weft.ir.specs import TensorSpec
 from weft.ir.traits import PURE
-from weft.passes.absorbing import returned
+from weft.passes.results import returned
 
 
 def scaled_alike(program: Program, members: Sequence[Window]) -> bool:

@@ -65,13 +65,18 @@ def _names(timeline: Timeline, threads: Mapping[str, int]) -> Iterator[Event]:
         yield _metadata("thread_sort_index", thread, sort_index=thread)
 
 
+def _computing(timeline: Timeline, places: Places) -> Iterator[tuple[Op, int, int]]:
+    """The ops that compute, each with when it begins and ends. Launches and waits come with their collectives."""
+    for position, (begin, end) in places.items():
+        op = timeline.program.ops[position]
+        if not op.is_start and not op.is_wait:
+            yield op, begin, end
+
+
 def _modules(timeline: Timeline, places: Places) -> Iterator[Event]:
     """A slice for each module, around the ops that follow each other in it; the outer ones first."""
     opened: list[tuple[str, Event]] = []
-    for position, (begin, end) in places.items():
-        op = timeline.program.ops[position]
-        if op.is_start or op.is_wait:
-            continue
+    for op, begin, end in _computing(timeline, places):
         path = module_path(op.origin).split(".") if module_path(op.origin) else []
         pairs = zip(path, opened, strict=False)
         del opened[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], pairs)) :]
@@ -84,11 +89,8 @@ def _modules(timeline: Timeline, places: Places) -> Iterator[Event]:
 
 
 def _stream(timeline: Timeline, places: Places) -> Iterator[Event]:
-    """The ops that compute. Launches and waits come with their collectives."""
-    for position, (begin, end) in places.items():
-        op = timeline.program.ops[position]
-        if op.is_start or op.is_wait:
-            continue
+    """The ops that compute."""
+    for op, begin, end in _computing(timeline, places):
         args = _args(op)
         if op.inside is not None:
             args |= {"Collective name": op.inside.kind, "Process Group Name": shown(op.inside.group.name)}

@@ -20,11 +20,10 @@ from weft.ir.program import Program
 from weft.optimizer import Optimized, optimize
 from weft.passes import PASSES, Plan, parse_pipeline
 from weft.passes.base import Context, Step, fingerprint
-from weft.passes.budget import Budget
 from weft.passes.combine import place
 from weft.passes.dedupe import Dedupe
-from weft.passes.duplicates import find_duplicates
-from weft.passes.findings import Facts, Findings
+from weft.passes.duplicates import duplicates
+from weft.passes.findings import Facts
 from weft.passes.members import apply_buckets, bucket_step
 from weft.pipeline import carry_out
 from weft.run.claims import FEWER, launch_lines
@@ -85,9 +84,8 @@ def _less(before: Program, agreed: Sequence[str], settings: Settings, cost: Cost
     shared = [{*_names(program, before, line)} for line in agreed if line.endswith(FEWER)]
     if not shared:
         return program
-    alike = Findings(Dedupe.name, Facts.of(program, None), Budget(program, None))
-    find_duplicates(alike)
-    found = ([name for name in step.ops if name in names] for step in alike.steps for names in shared)
+    alike = duplicates(Facts.of(program, None))
+    found = ([name for name in step.ops if name in names] for step in alike for names in shared)
     steps = tuple(Step("once", tuple(names)) for names in found if len(names) > 1)
     return carry_out(program, Plan(Dedupe.name, fingerprint(program), steps))
 
