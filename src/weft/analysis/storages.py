@@ -76,8 +76,7 @@ def _storages(program: Program) -> Storages:
     maker: list[int] = []
     nbytes: list[int] = []
     for position, op in enumerate(program.ops):
-        # An attribute may be fetched several times; it is one tensor all the same.
-        if op.target == "get_attr":
+        if op.target == "get_attr":  # it may be fetched several times, and is one tensor all the same
             shared = attributes.get(op.argument(0))
         else:
             shared = _shared(op, of) if op.traits.views else None
@@ -87,10 +86,10 @@ def _storages(program: Program) -> Storages:
                 maker.append(position)
                 nbytes.append(_device_bytes(spec))
             shared = tuple([(number,) for number in range(first, len(maker))])
+            if op.target == "get_attr":
+                attributes[op.argument(0)] = shared
         of[op.name] = shared
         all_of[op.name] = shared[0] if len(shared) == 1 else tuple([one for result in shared for one in result])
-        if op.target == "get_attr":
-            attributes[op.argument(0)] = shared
     return Storages(of, all_of, tuple(maker), tuple(nbytes))
 
 

@@ -70,7 +70,7 @@ class BucketAuto:
         with warnings.catch_warnings():
             # To look at a bucket that is larger than anything measured is not yet to make it.
             warnings.simplefilter("ignore", WeftWarning)
-            search = _Search(self, program, cost, Limits(context.memory_limit))
+            search = _Search(self, program, cost, Limits(context.memory_limit), able)
             chains = search.chains(able)
             remarks += map(search.in_time, chains[:1])
             remarks += map(search.try_chain, chains)
@@ -99,14 +99,19 @@ class _Trial:
 class _Search:
     """Buckets, chain by chain, as long as the step becomes shorter."""
 
-    def __init__(self, options: BucketAuto, program: Program, cost: CostModel, limits: Limits) -> None:
+    def __init__(
+        self, options: BucketAuto, program: Program, cost: CostModel, limits: Limits, able: Sequence[Window]
+    ) -> None:
+        """`able` are those that can be in a bucket of the first mode."""
         self._options, self._program, self._cost, self._limits = options, program, cost, limits
         priced = prices(program, cost)
         self._original_us = simulate(program, cost, priced=priced).step_us
         self._sketch = contract(program, priced)
         self._times = times_without_waiting(self._sketch)
         self._number: Mapping[str, int] = {piece.name: number for number, piece in enumerate(self._sketch.pieces)}
-        self._able = {mode: _names(mergeable(program, options.kinds, mode)[0]) for mode in options.modes}
+        self._able = {options.modes[0]: _names(able)}
+        for mode in options.modes[1:]:
+            self._able[mode] = _names(mergeable(program, options.kinds, mode)[0])
         self._buckets: dict[tuple[int, ...], str] = {}  # the numbers of the members, and how they are merged
         self._placed = best_placement(self._sketch, limits)
 

@@ -97,14 +97,17 @@ class Streams:
 
     def _share_links(self, time: float) -> None:
         """Give all that are in flight the speed that their links allow from `time` on."""
+        flying = self._flying.values()
         load: dict[str, float] = {}
-        if len(self._flying) > 1:
-            for flight in self._flying.values():
+        if len(flying) > 1:
+            for flight in flying:
                 for link, share in flight.shares.items():
                     load[link] = load.get(link, 0.0) + share
-        for flight in self._flying.values():
-            rate = 1.0 / max(1.0, *(load.get(link, 0.0) for link in flight.shares)) if load and flight.shares else 1.0
+        self._next_end = inf
+        for flight in flying:
+            rate = 1.0 / max(1.0, *[load[link] for link in flight.shares]) if load and flight.shares else 1.0
             if rate != flight.rate:
                 flight.end = time + (flight.end - time) * flight.rate / rate
                 flight.rate = rate
-        self._next_end = min([flight.end for flight in self._flying.values()], default=inf)
+            if flight.end < self._next_end:
+                self._next_end = flight.end

@@ -152,7 +152,7 @@ def waited_before_read(program: Program) -> Iterator[tuple[str, str]]:
     pending: dict[int, str] = {}
     for op, (reads, writes) in zip(program.ops, accesses(program), strict=True):
         if not reads and not writes:
-            continue  # a view
+            continue  # most ops
         if op.name in start_of:
             for storage in writes:
                 if pending.get(storage) == start_of[op.name]:  # and not a later one that reuses the memory
