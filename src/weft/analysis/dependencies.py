@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from weft.analysis.pairs import pairs
 from weft.analysis.reordering import Reordering, reordering
@@ -37,7 +38,12 @@ class Dependencies:
     order: tuple[tuple[int, int, Kind], ...]
 
     def after(self) -> list[list[int]]:
-        """The same edges the other way round: for each position, those that must stay after it."""
+        """The same edges the other way round: for each position, those that must stay after it. Found out once, and
+        not to be changed."""
+        return self._after
+
+    @cached_property
+    def _after(self) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in self.before]
         for position, earlier in enumerate(self.before):
             for other in earlier:

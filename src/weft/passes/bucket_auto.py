@@ -112,6 +112,7 @@ class _Search:
         self._able = {options.modes[0]: _names(able)}
         for mode in options.modes[1:]:
             self._able[mode] = _names(mergeable(program, options.kinds, mode)[0])
+        self._reaches: dict[tuple[tuple[str, ...], float], list[int]] = {}  # those that were asked for
         self._buckets: dict[tuple[int, ...], str] = {}  # the numbers of the members, and how they are merged
         self._placed = best_placement(self._sketch, limits)
 
@@ -223,11 +224,14 @@ class _Search:
 
     def _reach(self, pieces: Sequence[Piece], comm: Collective, share: float) -> list[int]:
         """For each piece of a chain, the first that it can be in a bucket with."""
-        whole = sum(piece.nbytes for piece in pieces)
-        most = min(self._options.max_mb * 1e6, self._enough(comm, whole), share * whole)
-        if self._limits.memory is None or not pieces or not pieces[0].grows:
-            return reaches(pieces, Room(most))
-        return reaches(pieces, Room(most, self._limits.memory, self._least))
+        key = tuple([piece.name for piece in pieces]), share
+        if key not in self._reaches:  # modes and slacks have it in common
+            whole = sum([piece.nbytes for piece in pieces])
+            most = min(self._options.max_mb * 1e6, self._enough(comm, whole), share * whole)
+            limited = self._limits.memory is not None and bool(pieces) and pieces[0].grows
+            room = Room(most, self._limits.memory, self._least) if limited else Room(most)
+            self._reaches[key] = reaches(pieces, room)
+        return self._reaches[key]
 
     @cached_property
     def _least(self) -> list[int]:

@@ -49,15 +49,14 @@ class Streams:
 
     def compute(self, us: float) -> None:
         """Let the compute stream work: `us` if nothing is in flight, longer if something is."""
-        left = us
+        left, slowdown = us, self._slowdown
         while left > 0 and self._flying:
-            next_end = self._next_end
-            possible = (next_end - self.now) / self._slowdown
+            possible = (self._next_end - self.now) / slowdown
             if left <= possible:
-                self.now += left * self._slowdown
+                self.now += left * slowdown
                 return
             left -= possible
-            self.now = next_end
+            self.now = self._next_end
             self._land()
         self.now += left
 
@@ -72,7 +71,8 @@ class Streams:
     def wait(self, position: int) -> None:
         """Hold the compute stream until a collective has landed."""
         while position not in self.landed:
-            self.now = max(self.now, self._next_end)
+            if self._next_end > self.now:
+                self.now = self._next_end
             self._land()
 
     def drain(self) -> float:
