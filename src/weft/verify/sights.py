@@ -99,8 +99,10 @@ def _layout_before(before: Program, lost: Set[str]) -> Layout:
 
 
 def _layout_after(before: Program, after: Program, heirs: Heirs, was: Layout) -> Layout:
-    had, has = _made(before), _made(after).items()
-    place = {now: then for name, made in has if name in had for now, then in zip(made, had[name], strict=False)}
+    had, place = _made(before), dict[int, int]()
+    for name, made in _made(after).items():
+        if name in had:
+            place.update(zip(made, had[name], strict=False))
     still_there = frozenset(place.values())
     home: dict[str, frozenset[int]] = {}
     now = Layout(storages(after).all_of, place, home)
