@@ -6,9 +6,10 @@ the wait. So the wait counts as a reader of the start's input and as a writer of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from weft.analysis.pairs import pairs
 from weft.analysis.reordering import Reordering, reordering
@@ -37,7 +38,12 @@ class Dependencies:
     order: tuple[tuple[int, int, Kind], ...]
 
     def after(self) -> list[list[int]]:
-        """The same edges the other way round: for each position, those that must stay after it."""
+        """The same edges the other way round: for each position, those that must stay after it. Found out once, and
+        not to be changed."""
+        return self._after
+
+    @cached_property
+    def _after(self) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in self.before]
         for position, earlier in enumerate(self.before):
             for other in earlier:
@@ -74,7 +80,10 @@ def _arguments(program: Program) -> Sequence[Sequence[int]]:
 
 
 def accesses(program: Program) -> list[tuple[frozenset[int], frozenset[int]]]:
-    """For each op, the storages that it reads and those that it writes, in flight included."""
+    """For each op, the storages that it reads and those that it writes, in flight included.
+
+    What nobody ever writes everybody sees alike, whatever the order: to read that counts for nothing here.
+    """
     return program.fact(_accesses)
 
 
@@ -83,30 +92,37 @@ def _accesses(program: Program) -> list[tuple[frozenset[int], frozenset[int]]]:
         known_before = accesses(how.original)
         return [known_before[was] for was in how.order]
     known, start_of = storages(program), pairs(program).start
+    writes = {
+        position: known.of_value(op.name) if op.name in start_of else _written(op, known)
+        for position, op in enumerate(program.ops)
+        if op.traits.mutates or op.comm is not None or op.name in start_of
+    }
+    written = _NONE.union(*writes.values())
+    shared = {name: places for name, places in known.all_of.items() if not written.isdisjoint(places)}
+    unwritten = shared.keys().isdisjoint
     sent: dict[str, frozenset[int]] = {}
-    found = []
-    for op in program.ops:
-        traits = op.traits
+    found = [_NEITHER] * len(program)
+    for position, op in enumerate(program.ops):
+        if unwritten(op.given) and position not in writes:
+            continue  # most ops
+        reads = sent[start_of[op.name]] if op.name in start_of else _read(op, shared, written)
         if op.comm is not None:
-            sent[op.name] = _read(op, known)
-        if op.name in start_of and op.is_wait:
-            found.append((sent[start_of[op.name]], known.of_value(op.name)))
-        elif traits.is_view:
-            found.append((_NONE, _NONE))
-        elif traits.views or traits.mutates or op.comm is not None:
-            found.append((_read(op, known), _written(op, known)))
-        else:  # nearly all that are no views
-            found.append((known.of_values(op.given), _NONE))
+            sent[op.name] = reads
+        if position in writes or reads:
+            found[position] = reads, writes.get(position, _NONE)
     return found
 
 
 _NONE: frozenset[int] = frozenset()
+_NEITHER = (_NONE, _NONE)
 
 
-def _read(op: Op, known: Storages) -> frozenset[int]:
+def _read(op: Op, shared: Mapping[str, tuple[int, ...]], written: frozenset[int]) -> frozenset[int]:
+    """What an op reads of the `written` storages; `shared` has the storages of all values that are in one of them."""
     if op.traits.is_view:
         return _NONE
-    return known.of_values(op.given)
+    places = [place for name in op.given if name in shared for place in shared[name]]
+    return written.intersection(places) if places else _NONE
 
 
 def _written(op: Op, known: Storages) -> frozenset[int]:
@@ -142,10 +158,9 @@ def _by_later(edge: tuple[int, int, Kind]) -> tuple[int, int]:
 def _through_memory(program: Program) -> Iterator[tuple[int, int, Kind]]:
     writer: dict[int, int] = {}
     readers: dict[int, list[int]] = {}
-    written = _NONE.union(*[writes for _, writes in accesses(program) if writes])
     for position, (reads, writes) in enumerate(accesses(program)):
-        if written.isdisjoint(reads) and not writes:
-            continue  # most ops: nobody ever writes what they read
+        if not reads and not writes:
+            continue  # most ops
         for storage in sorted(reads | writes) if writes else reads:
             if storage in writer:
                 yield _edge(writer[storage], position, program)

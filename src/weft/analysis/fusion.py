@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from weft.analysis.dependencies import arguments, dependencies
 from weft.analysis.kernels import FUSIBLE, Kernel, input_specs, kernel, read_names, reduced_along_rows
-from weft.ir.args import refs
+from weft.ir.args import Ref, refs
 from weft.ir.program import Op, Program
 from weft.ir.specs import Spec, TensorSpec
 
@@ -52,7 +52,7 @@ def fusion(program: Program) -> Fusion:
 
 
 def _fusion(program: Program) -> Fusion:
-    shapes = [_Shape.of(program, op) for op in program.ops]
+    shapes = [_VIEW if op.traits.is_view and not op.is_wait else _Shape.of(program, op) for op in program.ops]
     bases = _bases(program, shapes)
     graph = _graph(program, shapes, bases)
     _sink(graph, shapes)
@@ -69,7 +69,9 @@ def _fusion(program: Program) -> Fusion:
     region = [-1] * len(program)
     members = []
     for number, positions in enumerate(together.values()):
-        members.append(tuple(sorted(positions, key=lambda place: (graph.depths[place], program.ops[place].name))))
+        if len(positions) > 1:
+            positions.sort(key=lambda place: (graph.depths[place], program.ops[place].name))
+        members.append(tuple(positions))
         for position in positions:
             region[position] = number
     return Fusion(tuple([shape.kind for shape in shapes]), tuple(region), tuple(members))
@@ -138,7 +140,7 @@ def _graph(program: Program, shapes: Sequence[_Shape], bases: Sequence[int]) -> 
     graph = _Graph([], [], [], [])
     levels, depths = graph.levels, graph.depths
     for position, shape in enumerate(shapes):
-        needs = before[position] if shape.kind is not Kernel.GENERATED else _numbers(program, before[position])
+        needs = before[position] if shape is not _GENERATED else _numbers(program, before[position])
         joins = _joins(position, used[position], shapes, bases) if shape.fusible or shape.is_view else ()
         level = depth = 0
         for other in needs:
@@ -187,8 +189,9 @@ def _bases(program: Program, shapes: Sequence[_Shape]) -> list[int]:
     bases = list(range(len(program)))
     for position in [position for position, shape in enumerate(shapes) if shape.is_view]:
         op = program.ops[position]
-        seen = refs(op.argument(op.traits.views[0]))
-        place = index.get(seen[0].name, position) if seen else position
+        arg = op.argument(op.traits.views[0])
+        seen = arg if isinstance(arg, Ref) else next(iter(refs(arg)), None)
+        place = index.get(seen.name, position) if seen is not None else position
         if place < position:
             bases[position] = bases[place]
     return bases
@@ -221,11 +224,10 @@ def _written(program: Program, shapes: Sequence[_Shape], bases: Sequence[int]) -
     """The generated values that have to be in memory, since somebody reads them who does not fuse."""
     index = program.index
     names = [ref.name for output in program.outputs for ref in refs(output)]
-    for op, shape in zip(program.ops, shapes, strict=True):
-        if op.comm is not None or shape.kind is Kernel.ALONE:
-            names += read_names(op)
+    for op in (*program.starts, *[op for op, shape in zip(program.ops, shapes, strict=True) if shape is _ALONE]):
+        names += read_names(op)
     found = {bases[index[name]] for name in names if name in index}
-    return {place for place in found if shapes[place].kind is Kernel.GENERATED}
+    return {place for place in found if shapes[place] is _GENERATED}
 
 
 def _root(roots: list[int], position: int) -> int:

@@ -51,7 +51,8 @@ def memory(program: Program) -> Memory:
 
 def _memory(program: Program) -> Memory:
     known = storages(program)
-    births = [0 if program.ops[maker].target in ("input", "get_attr") else maker for maker in known.maker]
+    given = {program.index[op.name] for op in (*program.inputs, *program.attributes)}
+    births = [0 if maker in given else maker for maker in known.maker]
     deaths = [
         max(positions) if positions else maker for positions, maker in zip(uses(program), known.maker, strict=True)
     ]
@@ -83,6 +84,6 @@ def _kept(program: Program) -> frozenset[int]:
         return kept(how.original)
     names = {ref.name for output in program.outputs for ref in refs(output)}
     names |= {op.name for op in program.inputs if not op.kwargs.get("donated")}
-    names |= {op.name for op in program.ops if op.target == "get_attr"}
+    names |= {op.name for op in program.attributes}
     known = storages(program)
     return frozenset(storage for name in names for storage in known.of_value(name))

@@ -79,7 +79,7 @@ def _is_plain(program: Program) -> bool:
     """Whether every name is one op, which stands before all that use it, and no attribute is fetched twice: the first
     op to fetch one is said to make it."""
     index = program.index
-    fetched = [op.argument(0) for op in program.ops if op.target == "get_attr"]
+    fetched = [op.argument(0) for op in program.attributes]
     if len(index) != len(program) or len(set(fetched)) != len(fetched):
         return False
     return all(len(places) == len(op.given) for places, op in zip(arguments(program), program.ops, strict=True))

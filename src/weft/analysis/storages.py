@@ -74,24 +74,22 @@ def _storages(program: Program) -> Storages:
     all_of: dict[str, tuple[int, ...]] = {}
     attributes: dict[Arg, tuple[tuple[int, ...], ...]] = {}
     maker: list[int] = []
-    nbytes: list[int] = []
+    made: list[Spec] = []
     for position, op in enumerate(program.ops):
-        # An attribute may be fetched several times; it is one tensor all the same.
-        if op.target == "get_attr":
+        if op.target == "get_attr":  # it may be fetched several times, and is one tensor all the same
             shared = attributes.get(op.argument(0))
         else:
             shared = _shared(op, of) if op.traits.views else None
         if shared is None:
-            first = len(maker)
-            for spec in op.out:
-                maker.append(position)
-                nbytes.append(_device_bytes(spec))
-            shared = tuple([(number,) for number in range(first, len(maker))])
+            shared = tuple([(number,) for number in range(len(made), len(made) + len(op.out))])
+            made += op.out
+            maker += [position] * len(op.out)
+            if op.target == "get_attr":
+                attributes[op.argument(0)] = shared
         of[op.name] = shared
         all_of[op.name] = shared[0] if len(shared) == 1 else tuple([one for result in shared for one in result])
-        if op.target == "get_attr":
-            attributes[op.argument(0)] = shared
-    return Storages(of, all_of, tuple(maker), tuple(nbytes))
+    sizes = {key: _device_bytes(spec) for key, spec in {id(spec): spec for spec in made}.items()}  # many share a spec
+    return Storages(of, all_of, tuple(maker), tuple([sizes[id(spec)] for spec in made]))
 
 
 def _shared(op: Op, of: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[tuple[int, ...], ...] | None:

@@ -49,6 +49,8 @@ class _Walk:
     def __init__(self, program: Program, table: Table, known: Callable[[Op], bool]) -> None:
         self._program, self._table, self._known = program, table, known
         self._storages = storages(program)
+        self._all_of = self._storages.all_of
+        self._specs: dict[str, TensorSpec] = {}  # of each op so far whose result is one tensor
         self._written = {place for op in program.ops if op.traits.mutates for place in self._places(op)}
         self._writer: dict[int, str] = {}
         self._of: dict[str, int] = {}
@@ -57,6 +59,8 @@ class _Walk:
     def run(self) -> Terms:
         for op in self._program.ops:
             if len(op.out) == 1:
+                if isinstance(op.out[0], TensorSpec):
+                    self._specs[op.name] = op.out[0]
                 self._of[op.name] = self._term(op)
             if op.traits.mutates:
                 self._writer.update(dict.fromkeys(self._places(op), self._name(op)))
@@ -85,10 +89,10 @@ class _Walk:
 
     def _read(self, name: str) -> int | None:
         """What is found in a value now."""
-        term, places = self._of.get(name), self._storages.of_value(name)
+        term, places = self._of.get(name), self._all_of.get(name, ())
         if term is None or self._written.isdisjoint(places):
             return term
-        makers = ((self._name(self._program.ops[self._storages.maker[place]]), place) for place in places)
+        makers = [(self._name(self._program.ops[self._storages.maker[place]]), place) for place in {*places}]
         state = tuple(sorted((maker, self._writer.get(place, "")) for maker, place in makers))
         return self._table.term("state", term, state)
 
@@ -110,17 +114,16 @@ class _Walk:
             case "broadcast":
                 return self._table.term("broadcast", comm.group, repr(op.args[1:]), sent)
             case "all_to_all":
-                rows = self._spec(value.name)
+                rows = self._specs.get(value.name)
                 return self._table.term("exchange", comm.group, repr(op.args[1:]), rows and rows.shape[1:], sent)
         return None
 
     def _moved(self, op: Op) -> int | None:
         """Of an op that only moves the elements of one tensor, or casts them."""
-        names = {*op.given}
         value = op.args[0] if op.args else None
-        if len(names) != 1 or not isinstance(value, Ref) or op.target in _OF_LAYOUT:
+        if not isinstance(value, Ref) or len({*op.given}) != 1 or op.target in _OF_LAYOUT:
             return None
-        given, made = self._spec(value.name), self._spec(op.name)
+        given, made = self._specs.get(value.name), self._specs.get(op.name)
         # A view looks at its base when it is read itself.
         term = self._of.get(value.name) if op.traits.is_view else self._read(value.name)
         if given is None or made is None or term is None or given.device != made.device:
@@ -138,7 +141,7 @@ class _Walk:
         """Of the sum of two tensors of one type."""
         match op.args:
             case (Ref(one), Ref(other)) if not op.kwargs:
-                specs = [self._spec(name) for name in (op.name, one, other)]
+                specs = [self._specs.get(name) for name in (op.name, one, other)]
                 if len({spec and (spec.shape, spec.dtype) for spec in specs} - {None}) == 1 and None not in specs:
                     left, right = self._read(one), self._read(other)
                     return None if left is None or right is None else self._table.add(left, right, self._known(op))
@@ -146,7 +149,7 @@ class _Walk:
 
     def _sliced(self, op: Op, term: int, given: TensorSpec) -> int | None:
         dim, first, last, step = slice_args(op)
-        made = self._spec(op.name)
+        made = self._specs.get(op.name)
         if (
             made is None
             or not all(isinstance(one, int | None) for one in (dim, first, last, step))
@@ -169,7 +172,7 @@ class _Walk:
         base, dim = whole.argument(0), whole.argument(2) or whole.argument("dim") or 0
         if whole.target not in _SPLITS or not isinstance(base, Ref) or not isinstance(dim, int):
             return self._table.term("result", self._name(whole), number) if len(whole.out) > 1 else None
-        given, made, term = self._spec(base.name), self._spec(op.name), self._of.get(base.name)
+        given, made, term = self._specs.get(base.name), self._specs.get(op.name), self._of.get(base.name)
         if given is None or made is None or term is None:
             return None
         dim %= len(given.shape)
@@ -188,10 +191,6 @@ class _Walk:
         if in_a_row and size and whole % size == 0 and begin % size == 0:
             return self._table.part(whole // size, begin // size, term)
         return self._table.term("slice", dim, begin, size, term, given.shape)
-
-    def _spec(self, name: str) -> TensorSpec | None:
-        out = self._program[name].out
-        return out[0] if len(out) == 1 and isinstance(out[0], TensorSpec) else None
 
 
 _NONE: frozenset[int] = frozenset()

@@ -9,7 +9,7 @@ the Program. So a legal reordering changes no price.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -99,8 +99,7 @@ def _prices(program: Program, cost: CostModel) -> Prices:
         return Prices(tuple(us), comm_us, links, 1.0, {})
     fused = fusion(program)
     us = _alone(program, cost, [kind is Kernel.ALONE for kind in fused.kinds])
-    for position, share in _fused(program, hardware, fused):
-        us[position] += share
+    _add_fused(us, program, hardware, fused)
     slowdown = _checked(hardware.compute_slowdown, "compute_slowdown", least=1.0)
     strange = {target for target in {op.target for op in program.ops} if not priced(target)}
     doubtful = [(op, kind) for op, kind in zip(program.ops, fused.kinds, strict=True) if op.target in strange]
@@ -153,7 +152,7 @@ def _checked(us: float, what: str, least: float = 0.0) -> float:
 # Ops that share a kernel
 
 
-def _fused(program: Program, hardware: HardwareModel, fused: Fusion) -> Iterator[tuple[int, float]]:
+def _add_fused(us: list[float], program: Program, hardware: HardwareModel, fused: Fusion) -> None:
     """What each op of each region pays: what was said of it, or its part of the bytes, and the first one the launch."""
     launch = _checked(hardware.launch_us, "launch_us")
     silent = isinstance(hardware, Machine)  # it says nothing of single ops that are fused
@@ -165,17 +164,22 @@ def _fused(program: Program, hardware: HardwareModel, fused: Fusion) -> Iterator
         if whole not in asked:
             what = f"moved_us of the {whole} bytes around %{program.ops[members[0]].name}"
             asked[whole] = _checked(hardware.moved_us(whole), what)
-        said = {} if silent else {place: us for place in members if (us := _said(program, hardware, place)) is not None}
-        yield from said.items()
+        said = {} if silent else _said(program, hardware, members)
+        for position, told in said.items():
+            us[position] += told
         if len(said) < len(members):
-            yield next(place for place in members if place not in said), launch
+            us[next(place for place in members if place not in said) if said else members[0]] += launch
         for position, nbytes in zip(members, moved, strict=True):
             if nbytes and position not in said:
-                yield position, asked[whole] * (nbytes / whole)
+                us[position] += asked[whole] * (nbytes / whole)
 
 
-def _said(program: Program, hardware: HardwareModel, position: int) -> float | None:
-    """What is known of a fused op by itself, if anything is."""
-    op = program.ops[position]
-    us = hardware.said_us(op, input_specs(program, op))
-    return None if us is None else _checked(us, f"said_us of %{op.name} ({op.target})")
+def _said(program: Program, hardware: HardwareModel, members: Sequence[int]) -> dict[int, float]:
+    """What is known of fused ops by themselves: of those of which anything is."""
+    found = {}
+    for position in members:
+        op = program.ops[position]
+        us = hardware.said_us(op, input_specs(program, op))
+        if us is not None:
+            found[position] = _checked(us, f"said_us of %{op.name} ({op.target})")
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from weft.analysis.fusion import Fusion
 from weft.analysis.kernels import INDEXED, Kernel, read_names
@@ -10,6 +10,7 @@ from weft.analysis.storages import storages
 from weft.cost.sizes import total, touched_bytes
 from weft.ir.args import refs
 from weft.ir.program import Op, Program
+from weft.ir.specs import Spec
 
 
 class Regions:
@@ -26,11 +27,12 @@ class Regions:
         self._home = [fused.region[maker] for maker in known.maker]
         self._generated = [fused.kinds[maker] is Kernel.GENERATED for maker in known.maker]
         # Of the storages that a result may be, the first stands for all.
-        several = {name: results for name, results in known.of.items() if len(results) != 1 or len(results[0]) != 1}
-        firsts = {name: [result[0] if result else -1 for result in results] for name, results in several.items()}
-        self._of: Mapping[str, Sequence[int]] = {**known.all_of, **firsts}
+        self._of: dict[str, Sequence[int]] = dict(known.all_of)
+        for name, results in known.of.items():
+            if len(results) != 1 or len(results[0]) != 1:
+                self._of[name] = [result[0] if result else -1 for result in results]
         self._stays = self._storages_that_stay(program)
-        self._touched: dict[str, list[tuple[int, int]]] = {}  # by each value that was asked for
+        self._touched: dict[int, int] = {}  # by the id of each spec that was asked for
 
     def moved(self, number: int) -> list[int]:
         """For each member of a region, in their order, the bytes that it is the first to move."""
@@ -49,26 +51,25 @@ class Regions:
             if name in seen:
                 continue
             seen.add(name)
-            for storage, wanted in self._parts(name):
-                if home[storage] != number and not generated[storage]:
+            for result, storage in enumerate(self._of.get(name, ())):
+                if storage >= 0 and home[storage] != number and not generated[storage]:
+                    wanted = self._bytes(self._ops[self._index[name]].out[result])
                     wanted = wanted if indexed != place else min(wanted, total(op.out))
                     nbytes += _take(left, storage, wanted, self._nbytes[storage])
         return nbytes
 
     def _written(self, op: Op, number: int, left: dict[int, int]) -> int:
         nbytes, home, stays = 0, self._home, self._stays
-        for storage, wanted in self._parts(op.name):
-            if not (stays[storage] and home[storage] == number):
-                nbytes += _take(left, storage, wanted, self._nbytes[storage])
+        for result, storage in enumerate(self._of[op.name]):
+            if storage >= 0 and not (stays[storage] and home[storage] == number):
+                nbytes += _take(left, storage, self._bytes(op.out[result]), self._nbytes[storage])
         return nbytes
 
-    def _parts(self, name: str) -> list[tuple[int, int]]:
-        """The storages of a value, each with the bytes of it that the value has; nothing of one that is not defined."""
-        found = self._touched.get(name)
+    def _bytes(self, spec: Spec) -> int:
+        """`touched_bytes`, found out once for all values with this very spec: those of like layers share theirs."""
+        found = self._touched.get(id(spec))
         if found is None:
-            out = self._ops[self._index[name]].out if name in self._of else ()
-            parts = zip(self._of.get(name, ()), out, strict=True)
-            found = self._touched[name] = [(storage, touched_bytes(spec)) for storage, spec in parts if storage >= 0]
+            found = self._touched[id(spec)] = touched_bytes(spec)
         return found
 
     def _storages_that_stay(self, program: Program) -> list[bool]:
@@ -94,6 +95,6 @@ class Regions:
 def _take(left: dict[int, int], storage: int, wanted: int, whole: int) -> int:
     """As much of a storage as is wanted and not yet taken."""
     have = left.get(storage, whole)
-    taken = min(wanted, have)
+    taken = wanted if wanted < have else have
     left[storage] = have - taken
     return taken

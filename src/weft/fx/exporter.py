@@ -99,7 +99,7 @@ def _relinked(program: Program, source: Source) -> Graph:
         if node is None or not lowering.is_unchanged(op):
             with graph.inserting_before(place):
                 node = lowering.update(node, op) if node is not None else lowering.make(op)
-        place = _settle(node, place)
+        place = _settle(node, place) if node is not place else place.next
         lowering.env[op.name] = node
     if source.output is not None:
         with graph.inserting_before(place):
@@ -138,7 +138,8 @@ class _Lowering:
     def is_unchanged(self, op: Op) -> bool:
         if self.source is None or self.source.ops.get(op.name) is not op:
             return False
-        return product_of(op, self.source.ops) is None  # what it is taken out of is made anew
+        # A product is not: what it is taken out of is made anew.
+        return op.target != "getitem" or product_of(op, self.source.ops) is None
 
     def copy(self, op: Op) -> Node:
         assert self.source is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_flatten
 
@@ -170,7 +171,10 @@ def _value(node: Node) -> Any:
 
 def _main_device(graph: Graph) -> str:
     """The type of the device that the graph runs on: an accelerator if any tensor lies on one."""
-    devices = {value.device for node in graph.nodes if isinstance(value := node.meta.get("val"), torch.Tensor)}
-    types = {device.type for device in devices} - {"meta"}
-    others = sorted(types - {"cpu"})
-    return others[0] if others else "cpu"
+    values = [node.meta.get("val") for node in graph.nodes]
+    # A fake tensor's own word for it, where it is one: `device` asks its mode first, and nearly all are.
+    fake = {value.fake_device for value in values if type(value) is FakeTensor}
+    others = {value.device for value in values if type(value) is not FakeTensor and isinstance(value, torch.Tensor)}
+    types = {device.type for device in fake | others} - {"meta"}
+    accelerators = sorted(types - {"cpu"})
+    return accelerators[0] if accelerators else "cpu"

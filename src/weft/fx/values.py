@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._sympy import functions as torch_sympy
 
 from weft.errors import GraphError
@@ -70,7 +71,8 @@ class SpecReader:
 
     def _tensor(self, value: torch.Tensor) -> tuple[TensorSpec]:
         strides = value.stride() if value.layout is torch.strided else None
-        key = (value.shape, strides, value.dtype, value.device)
+        device = value.fake_device if type(value) is FakeTensor else value.device
+        key = (value.shape, strides, value.dtype, device)
         try:
             return self._specs[key]
         except KeyError:

@@ -103,12 +103,13 @@ class Editor:
     def finish(self, stamp: str) -> Program:
         """The new Program, with `stamp` added to its history. Every value must still be defined before its use."""
         names = {name: self.survivor(name) for name in self._renamed}
-        ops = tuple([_renamed(op, names) for op in self]) if names else tuple(self)
+        kept = names.keys().isdisjoint
+        ops = tuple([op if kept(op.given) else _renamed(op, names) for op in self]) if names else tuple(self)
         defined: set[str] = set()
         for op in ops:
-            for name in op.given:
-                if name not in defined:
-                    raise ProgramError(self._undefined(op, name))
+            if not defined.issuperset(op.given):
+                missing = next(name for name in op.given if name not in defined)
+                raise ProgramError(self._undefined(op, missing))
             defined.add(op.name)
         outputs = tuple(rename(output, names) for output in self._program.outputs)
         for ref in (ref for output in outputs for ref in refs(output)):
@@ -177,10 +178,5 @@ def _misnamed(ops: Iterable[Op]) -> str:
 
 
 def _renamed(op: Op, names: dict[str, str]) -> Op:
-    for name in op.given:
-        if name in names:
-            break
-    else:
-        return op
     args = tuple(rename(arg, names) for arg in op.args)
     return replace(op, args=args, kwargs={key: rename(arg, names) for key, arg in op.kwargs.items()})

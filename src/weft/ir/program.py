@@ -133,7 +133,12 @@ class Program:
 
     @cached_property
     def inputs(self) -> tuple[Op, ...]:
-        return tuple([op for op in self.ops if op.is_input])
+        return tuple([op for op in self.ops if op.target == "input"])
+
+    @cached_property
+    def attributes(self) -> tuple[Op, ...]:
+        """The ops that fetch an attribute of the module."""
+        return tuple([op for op in self.ops if op.target == "get_attr"])
 
     @cached_property
     def starts(self) -> tuple[Op, ...]:
@@ -156,9 +161,10 @@ class Program:
 
     def fact(self, analysis: Callable[[Program], T]) -> T:
         """`analysis(self)`, computed once: a Program never changes."""
-        if analysis not in self._facts:
-            self._facts[analysis] = analysis(self)
-        found: T = self._facts[analysis]
+        facts = self._facts
+        if analysis not in facts:
+            facts[analysis] = analysis(self)
+        found: T = facts[analysis]
         return found
 
     def know(self, analysis: Callable[[Program], T], found: T) -> None:

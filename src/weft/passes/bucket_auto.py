@@ -70,7 +70,7 @@ class BucketAuto:
         with warnings.catch_warnings():
             # To look at a bucket that is larger than anything measured is not yet to make it.
             warnings.simplefilter("ignore", WeftWarning)
-            search = _Search(self, program, cost, Limits(context.memory_limit))
+            search = _Search(self, program, cost, Limits(context.memory_limit), able)
             chains = search.chains(able)
             remarks += map(search.in_time, chains[:1])
             remarks += map(search.try_chain, chains)
@@ -99,14 +99,20 @@ class _Trial:
 class _Search:
     """Buckets, chain by chain, as long as the step becomes shorter."""
 
-    def __init__(self, options: BucketAuto, program: Program, cost: CostModel, limits: Limits) -> None:
+    def __init__(
+        self, options: BucketAuto, program: Program, cost: CostModel, limits: Limits, able: Sequence[Window]
+    ) -> None:
+        """`able` are those that can be in a bucket of the first mode."""
         self._options, self._program, self._cost, self._limits = options, program, cost, limits
         priced = prices(program, cost)
         self._original_us = simulate(program, cost, priced=priced).step_us
         self._sketch = contract(program, priced)
         self._times = times_without_waiting(self._sketch)
         self._number: Mapping[str, int] = {piece.name: number for number, piece in enumerate(self._sketch.pieces)}
-        self._able = {mode: _names(mergeable(program, options.kinds, mode)[0]) for mode in options.modes}
+        self._able = {options.modes[0]: _names(able)}
+        for mode in options.modes[1:]:
+            self._able[mode] = _names(mergeable(program, options.kinds, mode)[0])
+        self._reaches: dict[tuple[tuple[str, ...], float], list[int]] = {}  # those that were asked for
         self._buckets: dict[tuple[int, ...], str] = {}  # the numbers of the members, and how they are merged
         self._placed = best_placement(self._sketch, limits)
 
@@ -218,11 +224,14 @@ class _Search:
 
     def _reach(self, pieces: Sequence[Piece], comm: Collective, share: float) -> list[int]:
         """For each piece of a chain, the first that it can be in a bucket with."""
-        whole = sum(piece.nbytes for piece in pieces)
-        most = min(self._options.max_mb * 1e6, self._enough(comm, whole), share * whole)
-        if self._limits.memory is None or not pieces or not pieces[0].grows:
-            return reaches(pieces, Room(most))
-        return reaches(pieces, Room(most, self._limits.memory, self._least))
+        key = tuple([piece.name for piece in pieces]), share
+        if key not in self._reaches:  # modes and slacks have it in common
+            whole = sum([piece.nbytes for piece in pieces])
+            most = min(self._options.max_mb * 1e6, self._enough(comm, whole), share * whole)
+            limited = self._limits.memory is not None and bool(pieces) and pieces[0].grows
+            room = Room(most, self._limits.memory, self._least) if limited else Room(most)
+            self._reaches[key] = reaches(pieces, room)
+        return self._reaches[key]
 
     @cached_property
     def _least(self) -> list[int]:

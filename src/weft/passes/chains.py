@@ -239,10 +239,10 @@ def _remembered(us: Callable[[int], float], slack: float) -> Callable[[int], flo
     known: dict[int, float] = {}
 
     def asked(nbytes: int) -> float:
-        fine = max(0, nbytes.bit_length() - _DIGITS) if slack else 0
-        near = nbytes >> fine << fine
-        if near not in known:
-            known[near] = us(near)
-        return known[near]
+        if slack and (fine := nbytes.bit_length() - _DIGITS) > 0:
+            nbytes = nbytes >> fine << fine
+        if nbytes not in known:
+            known[nbytes] = us(nbytes)
+        return known[nbytes]
 
     return asked

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from weft.analysis.dependencies import dependencies
@@ -22,12 +23,29 @@ Rule = Callable[[Program, Prices], Sequence[float]]  # a score for each op; the 
 
 def longest_tail(program: Program, priced: Prices) -> Sequence[float]:
     """An op scores by how long the step goes on after it at the very least, communication included."""
-    return _tails(program, priced, in_turn=False)
+    return program.fact(_TailsWith(priced, in_turn=False))
 
 
 def in_turn(program: Program, priced: Prices) -> Sequence[float]:
     """The same, if each group keeps the order of its collectives: of two like chunks, the first goes first."""
-    return _tails(program, priced, in_turn=True)
+    return program.fact(_TailsWith(priced, in_turn=True))
+
+
+@dataclass(frozen=True, eq=False)
+class _TailsWith:
+    """The analysis that scores ops by these very prices: it is asked once for each of several reaches."""
+
+    priced: Prices
+    in_turn: bool
+
+    def __call__(self, program: Program) -> Sequence[float]:
+        return _tails(program, self.priced, self.in_turn)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _TailsWith) and other.priced is self.priced and other.in_turn is self.in_turn
+
+    def __hash__(self) -> int:
+        return hash((id(self.priced), self.in_turn))
 
 
 def _tails(program: Program, priced: Prices, in_turn: bool) -> Sequence[float]:
@@ -35,7 +53,7 @@ def _tails(program: Program, priced: Prices, in_turn: bool) -> Sequence[float]:
     tails = [0.0] * len(program)
     queued: dict[str, float] = {}  # of each group, how long it goes on from its next collective on
     for place in reversed(range(len(program))):
-        behind = max((tails[other] for other in after[place]), default=0.0)
+        behind = max([tails[other] for other in after[place]], default=0.0)
         comm = program.ops[place].comm
         if comm is not None and in_turn:
             behind = max(behind, queued.get(comm.group.name, 0.0))
@@ -77,13 +95,13 @@ class _Lister:
         self._program, self._priced, self._scores = program, priced, scores
         self._reach, self._patient = reach_us, patient
         known = dependencies(program)
-        self._after = known.after()
+        self._after: list[Sequence[int]] = [*known.after()]
         self._missing = [len(before) for before in known.before]
         for earlier, later in kept:
-            self._after[earlier].append(later)
+            self._after[earlier] = [*self._after[earlier], later]
             self._missing[later] += 1
         self._turn = [0.0, *accumulate(priced.us)]  # of each op: how much compute came before it in the original
-        self._given = _without_compute(program, known.before)
+        self._given = program.fact(_without_compute)
         self._start_of = {program.index[wait]: program.index[start] for wait, start in pairs(program).start.items()}
         self._now = 0.0
         self._free: dict[str, float] = {}  # when the stream of each group is free
@@ -112,28 +130,36 @@ class _Lister:
 
     def _offer(self, place: int) -> None:
         """All that an op needs is there."""
-        lands = self._lands.get(self._start_of.get(place, -1), 0.0)
+        start = self._start_of.get(place)
+        lands = self._lands.get(start, 0.0) if start is not None else 0.0
         if lands > self._now:
             heapq.heappush(self._flying, (lands, place))
+        elif self._turn[place] <= self._turn[self._first] + self._reach:
+            self._admit(place)
         else:
             heapq.heappush(self._early, (self._turn[place], place))
 
+    def _admit(self, place: int) -> None:
+        """The turn of an op has come."""
+        heapq.heappush(self._ready, (-self._scores[place], place))
+        if place in self._leads:
+            heapq.heappush(self._feeders, (self._leads[place][0], place))
+
     def _take(self) -> int:
         """The op with the highest score whose turn has come; if there is none, the next that lands."""
+        flying, early, ready, done = self._flying, self._early, self._ready, self._done
+        last_turn = self._turn[self._first] + self._reach
         while True:
-            while self._flying and self._flying[0][0] <= self._now:
-                _, place = heapq.heappop(self._flying)
-                heapq.heappush(self._early, (self._turn[place], place))
-            while self._early and self._early[0][0] <= self._turn[self._first] + self._reach:
-                _, place = heapq.heappop(self._early)
-                heapq.heappush(self._ready, (-self._scores[place], place))
-                if place in self._leads:
-                    heapq.heappush(self._feeders, (self._leads[place][0], place))
-            while self._ready and self._done[self._ready[0][1]]:
-                heapq.heappop(self._ready)
-            if self._ready and not self._is_worth_waiting(self._ready[0][1]):
-                return self._feeder(self._ready[0][1])
-            self._now = self._flying[0][0]
+            while flying and flying[0][0] <= self._now:
+                _, place = heapq.heappop(flying)
+                heapq.heappush(early, (self._turn[place], place))
+            while early and early[0][0] <= last_turn:
+                self._admit(heapq.heappop(early)[1])
+            while ready and done[ready[0][1]]:
+                heapq.heappop(ready)
+            if ready and not (self._patient and self._is_worth_waiting(ready[0][1])):
+                return self._feeder(ready[0][1]) if self._feeders else ready[0][1]
+            self._now = flying[0][0]
 
     def _feeder(self, place: int) -> int:
         """The op that launches something soonest, if a group has nothing to send before this one is done; or it."""
@@ -148,7 +174,7 @@ class _Lister:
 
     def _is_worth_waiting(self, place: int) -> bool:
         """Whether something more urgent than this op lands so soon that it may be put off."""
-        if not self._flying or not self._patient:
+        if not self._flying:
             return False
         lands, wait = self._flying[0]
         return lands <= self._now + _PATIENCE * self._priced.us[place] and self._scores[wait] > self._scores[place]
@@ -161,12 +187,13 @@ class _Lister:
             free, ready = (self._ahead, 0.0) if place in self._given else (self._free, self._now)
             group = op.comm.group.name
             self._lands[place] = free[group] = max(ready, free.get(group, 0.0)) + self._priced.comm_us[place]
-        self._done[place] = True
-        while self._first < len(self._done) and self._done[self._first]:
+        done, missing = self._done, self._missing
+        done[place] = True
+        while self._first < len(done) and done[self._first]:
             self._first += 1
         for other in self._after[place]:
-            self._missing[other] -= 1
-            if self._missing[other] == 0:
+            missing[other] -= 1
+            if missing[other] == 0:
                 self._offer(other)
 
 
@@ -180,17 +207,17 @@ def _leads(
         if comm is not None and place not in given:
             found[place] = 0.0, comm.group.name
             continue
-        soonest = min((found[other] for other in after[place] if other in found), default=None)
+        soonest = min([found[other] for other in after[place] if other in found], default=None)
         if soonest is not None and not program.ops[place].is_input:
             found[place] = soonest[0] + priced.us[place], soonest[1]
     return found
 
 
-def _without_compute(program: Program, before: Sequence[Sequence[int]]) -> set[int]:
+def _without_compute(program: Program) -> set[int]:
     """The starts that need nothing but what is given and ops that prepare it: views and copies."""
     given: set[int] = set()
-    for place, op in enumerate(program.ops):
-        free = op.is_start or op.is_input or op.target == "get_attr" or op.traits.is_view or op.traits.copies
-        if free and all(other in given for other in before[place]):
+    for place, (op, before) in enumerate(zip(program.ops, dependencies(program).before, strict=True)):
+        free = op.traits.is_view or op.is_input or op.is_start or op.target == "get_attr" or op.traits.copies
+        if free and given.issuperset(before):
             given.add(place)
     return {place for place in given if program.ops[place].is_start}

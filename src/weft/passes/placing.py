@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.passes.fitting_in import Limits, Placed, fitted, in_order, with_room
@@ -138,7 +138,12 @@ def _placement(sketch: Sketch, launch: Sequence[int], urgency: Sequence[float]) 
     return Placement(tuple(launch), tuple(piece.used for piece in sketch.pieces), tuple(order))
 
 
-def _by_group(sketch: Sketch) -> dict[str, list[int]]:
+def _by_group(sketch: Sketch) -> Mapping[str, Sequence[int]]:
+    """The numbers of the pieces of each group."""
+    return sketch.fact(_find_groups)
+
+
+def _find_groups(sketch: Sketch) -> Mapping[str, Sequence[int]]:
     found: dict[str, list[int]] = {}
     for number, piece in enumerate(sketch.pieces):
         found.setdefault(piece.group, []).append(number)

@@ -57,11 +57,12 @@ class _Contraction:
         self._last = dict[int, int]()  # for each storage that floats, the last op that stays and uses it
         self._users: dict[int, tuple[set[int], set[int]]] = {storage: (set(), set()) for storage in self._floating}
         self._find_users()
+        self._settled = list(map(self._find_settled, self._windows))
         self._slots = self._slot_positions()
 
     def sketch(self) -> Sketch:
         holds = tuple(map(self._hold, sorted(self._floating)))
-        pieces = tuple(map(self._piece, self._windows, *self._changes(holds)))
+        pieces = tuple(map(self._piece, self._windows, self._settled, *self._changes(holds)))
         numbers = tuple(range(len(pieces)))
         us, peaks, slowdown = self._us(), self._peaks(), self._priced.slowdown
         return Sketch(self._program, self._slots, us, peaks, pieces, holds, numbers, slowdown)
@@ -83,13 +84,16 @@ class _Contraction:
     def _find_users(self) -> None:
         used = uses(self._program)
         for storage, (launch, wait) in self._users.items():
+            last = -1
             for place in used[storage]:
                 if place in self._launched:
                     launch.add(self._launched[place])
                 elif place in self._waited:
                     wait.add(self._waited[place])
-                else:
-                    self._last[storage] = max(place, self._last.get(storage, place))
+                elif place > last:
+                    last = place
+            if last >= 0:
+                self._last[storage] = last
         for number, one in enumerate(self._windows):  # what is sent and received is the collective's until its wait
             for name in (one.start.name, *one.start.given):
                 for storage in self._known.of_value(name):
@@ -97,13 +101,14 @@ class _Contraction:
 
     def _slot_positions(self) -> tuple[int, ...]:
         """Where pieces may go, and where storages that float begin or end among the ops that stay."""
-        found = {len(self._program) - 1, *self._last.values()}
+        found = {len(self._program) - 1, *self._last.values(), *self._settled}
         for one in self._windows:
-            found |= {one.ready, one.due - 1, one.used - 1, self._settled(one)}
-        found |= {self._known.maker[one] - 1 for one in self._floating if not self._moves(self._known.maker[one])}
+            found |= {one.ready, one.due - 1, one.used - 1}
+        makers = {self._known.maker[storage] for storage in self._floating}
+        found.update([maker - 1 for maker in makers if not self._moves(maker)])
         return tuple(sorted(found))
 
-    def _settled(self, one: Window) -> int:
+    def _find_settled(self, one: Window) -> int:
         """The position behind which all can stand that comes along with a wait: a copy into a buffer comes behind
         those who read that; where these move themselves, it stays behind its own place."""
         before, own = dependencies(self._program).before, {*one.launched, *one.waited}
@@ -125,8 +130,8 @@ class _Contraction:
             made=self._launched.get(maker, self._waited.get(maker, -1)),
             at_wait=maker in self._waited,
             until=2 * len(self._slots) - 1 if storage in self._kept else until,
-            launch=tuple(sorted(launch)),
-            wait=tuple(sorted(wait)),
+            launch=tuple(sorted(launch)) if launch else (),
+            wait=tuple(sorted(wait)) if wait else (),
         )
 
     def _changes(self, holds: tuple[Hold, ...]) -> tuple[list[int], list[int]]:
@@ -142,7 +147,7 @@ class _Contraction:
                         frees[number] += hold.nbytes
         return makes, frees
 
-    def _piece(self, one: Window, makes: int, frees: int) -> Piece:
+    def _piece(self, one: Window, settled: int, makes: int, frees: int) -> Piece:
         us, comm = self._priced.comm_us[one.position], one.start.comm
         assert comm is not None, "a start communicates"
         return Piece(
@@ -153,10 +158,10 @@ class _Contraction:
             nbytes=total_bytes(one.start),
             ready=self._slot(one.ready),
             due=self._slot(one.due - 1),
-            settled=self._slot(self._settled(one)),
+            settled=self._slot(settled),
             used=self._slot(one.used - 1),
-            before_us=sum(self._priced.us[place] for place in one.launched),
-            behind_us=sum(self._priced.us[place] for place in one.waited),
+            before_us=sum([self._priced.us[place] for place in one.launched]),
+            behind_us=sum([self._priced.us[place] for place in one.waited]),
             makes=makes,
             frees=frees,
         )

@@ -32,7 +32,7 @@ def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, co
             whole[first] = _copied(piece, us)
             holds.append(Hold(piece.nbytes, 0, first, at_wait=False, until=0, launch=(), wait=(first,)))
             copied.update(bucket)
-    holds += [_let_go(hold, copied) for hold in sketch.holds]
+    holds += [_let_go(hold, copied) for hold in sketch.holds] if copied else sketch.holds
     kept = [number for number in range(len(sketch.pieces)) if head.get(number, number) == number]
     place = {number: index for index, number in enumerate(kept)}
     numbers = [place[head.get(number, number)] for number in range(len(sketch.pieces))]

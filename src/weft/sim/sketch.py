@@ -137,17 +137,20 @@ class Sketch:
         streams = Streams(self.slowdown)
         slots, held = [], [0.0] * len(self.pieces)
         for slot, us in enumerate(self.us):
-            streams.compute(us)
+            if us:  # there is nothing but views between many slots
+                streams.compute(us)
             slots.append(streams.now)
-            for number in launched.get(slot, ()):
-                piece = self.pieces[number]
-                streams.compute(piece.before_us)
-                streams.launch(Flight(number, piece.group, piece.us, piece.shares, streams.now))
-            for number in waited.get(slot, ()):
-                now = streams.now
-                streams.wait(number)
-                held[number] = streams.now - now
-                streams.compute(self.pieces[number].behind_us)
+            if slot in launched:
+                for number in launched[slot]:
+                    piece = self.pieces[number]
+                    streams.compute(piece.before_us)
+                    streams.launch(Flight(number, piece.group, piece.us, piece.shares, streams.now))
+            if slot in waited:
+                for number in waited[slot]:
+                    now = streams.now
+                    streams.wait(number)
+                    held[number] = streams.now - now
+                    streams.compute(self.pieces[number].behind_us)
         last = max(streams.now, streams.drain())
         flights = [streams.landed[number] for number in range(len(self.pieces))]
         begins, lands = tuple(one.begin for one in flights), tuple(one.end for one in flights)

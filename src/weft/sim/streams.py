@@ -49,15 +49,14 @@ class Streams:
 
     def compute(self, us: float) -> None:
         """Let the compute stream work: `us` if nothing is in flight, longer if something is."""
-        left = us
+        left, slowdown = us, self._slowdown
         while left > 0 and self._flying:
-            next_end = self._next_end
-            possible = (next_end - self.now) / self._slowdown
+            possible = (self._next_end - self.now) / slowdown
             if left <= possible:
-                self.now += left * self._slowdown
+                self.now += left * slowdown
                 return
             left -= possible
-            self.now = next_end
+            self.now = self._next_end
             self._land()
         self.now += left
 
@@ -72,7 +71,8 @@ class Streams:
     def wait(self, position: int) -> None:
         """Hold the compute stream until a collective has landed."""
         while position not in self.landed:
-            self.now = max(self.now, self._next_end)
+            if self._next_end > self.now:
+                self.now = self._next_end
             self._land()
 
     def drain(self) -> float:
@@ -97,14 +97,17 @@ class Streams:
 
     def _share_links(self, time: float) -> None:
         """Give all that are in flight the speed that their links allow from `time` on."""
+        flying = self._flying.values()
         load: dict[str, float] = {}
-        if len(self._flying) > 1:
-            for flight in self._flying.values():
+        if len(flying) > 1:
+            for flight in flying:
                 for link, share in flight.shares.items():
                     load[link] = load.get(link, 0.0) + share
-        for flight in self._flying.values():
-            rate = 1.0 / max(1.0, *(load.get(link, 0.0) for link in flight.shares)) if load and flight.shares else 1.0
+        self._next_end = inf
+        for flight in flying:
+            rate = 1.0 / max(1.0, *[load[link] for link in flight.shares]) if load and flight.shares else 1.0
             if rate != flight.rate:
                 flight.end = time + (flight.end - time) * flight.rate / rate
                 flight.rate = rate
-        self._next_end = min([flight.end for flight in self._flying.values()], default=inf)
+            if flight.end < self._next_end:
+                self._next_end = flight.end

@@ -56,9 +56,10 @@ def arguments_kept(change: Change) -> Iterator[tuple[str, str]]:
 def random_order(change: Change) -> Iterator[tuple[str, str]]:
     """Random ops draw the same numbers in the same order, and none is lost or added."""
     yield from _order_kept(change, Kind.RANDOM, "draw random numbers")
-    yield from _not_lost(change, "draws random numbers", [op for op in change.before.ops if op.traits.random])
-    yield from _not_added(change, "draws random numbers", [op for op in change.after.ops if op.traits.random])
-    yield from _drawn_alike(change)
+    drew, draws = ([op for op in program.ops if op.traits.random] for program in (change.before, change.after))
+    yield from _not_lost(change, "draws random numbers", drew)
+    yield from _not_added(change, "draws random numbers", draws)
+    yield from _drawn_alike(change, draws)
 
 
 def barriers(change: Change) -> Iterator[tuple[str, str]]:
@@ -68,10 +69,10 @@ def barriers(change: Change) -> Iterator[tuple[str, str]]:
     yield from _not_added(change, "is a barrier", [op for op in change.after.ops if op.traits.barrier])
 
 
-def _drawn_alike(change: Change) -> Iterator[tuple[str, str]]:
+def _drawn_alike(change: Change, draws: Iterable[Op]) -> Iterator[tuple[str, str]]:
     """To draw once for two, or twice for one, is to draw other numbers."""
     before, after, heirs = change.before, change.after, change.heirs
-    for old, new in families({op.name: heirs.origins(op) for op in after.ops if op.traits.random}):
+    for old, new in families({op.name: heirs.origins(op) for op in draws}):
         was, now = [before[name] for name in old], [after[name] for name in new]
         if [(op.target, op.out) for op in was] != [(op.target, op.out) for op in now]:
             yield new[-1], f"{named(new)} draws other random numbers than {named(old)}, which it stands for"

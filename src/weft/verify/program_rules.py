@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from weft.analysis.dependencies import accesses
+from weft.analysis.dependencies import accesses, arguments
 from weft.analysis.pairs import pairs
 from weft.analysis.storages import storages
 from weft.ir.args import refs
@@ -30,13 +30,9 @@ def unique_names(program: Program) -> Iterator[tuple[str, str]]:
 def defined_before_use(program: Program) -> Iterator[tuple[str, str]]:
     """A value is used only after the op that makes it; outputs exist."""
     circle: Mapping[str, int] = {}
-    index, nowhere = program.index, len(program)
-    for position, op in enumerate(program.ops):
-        for name in op.given:
-            if index.get(name, nowhere) >= position:
-                break
-        else:
-            continue
+    for position, (op, places) in enumerate(zip(program.ops, arguments(program), strict=True)):
+        if len(places) == len(op.given):
+            continue  # all that it uses was there before
         for name in dict.fromkeys(op.given):
             place = program.index.get(name)
             if place is None:
@@ -152,7 +148,7 @@ def waited_before_read(program: Program) -> Iterator[tuple[str, str]]:
     pending: dict[int, str] = {}
     for op, (reads, writes) in zip(program.ops, accesses(program), strict=True):
         if not reads and not writes:
-            continue  # a view
+            continue  # most ops
         if op.name in start_of:
             for storage in writes:
                 if pending.get(storage) == start_of[op.name]:  # and not a later one that reuses the memory

@@ -99,8 +99,10 @@ def _layout_before(before: Program, lost: Set[str]) -> Layout:
 
 
 def _layout_after(before: Program, after: Program, heirs: Heirs, was: Layout) -> Layout:
-    had, has = _made(before), _made(after).items()
-    place = {now: then for name, made in has if name in had for now, then in zip(made, had[name], strict=False)}
+    had, place = _made(before), dict[int, int]()
+    for name, made in _made(after).items():
+        if name in had:
+            place.update(zip(made, had[name], strict=False))
     still_there = frozenset(place.values())
     home: dict[str, frozenset[int]] = {}
     now = Layout(storages(after).all_of, place, home)
@@ -140,21 +142,24 @@ def _find_made(program: Program) -> Mapping[str, list[int]]:
     found: dict[str, list[int]] = {}
     result, previous = 0, -1
     for storage, maker in enumerate(storages(program).maker):
-        result = result + 1 if maker == previous else 0
-        previous = maker
         op = program.ops[maker]
+        result = result + 1 if maker == previous else 0
         if isinstance(op.out[result], TensorSpec):
-            found.setdefault(op.name, []).append(storage)
+            if result:
+                found.setdefault(op.name, []).append(storage)
+            else:
+                found[op.name] = [storage]
+        previous = maker
     # An attribute that is fetched several times is one tensor, and any of those ops may be dropped.
-    for op in program.ops:
-        if op.target == "get_attr":
-            found[op.name] = sorted(storages(program).of_value(op.name))
+    for op in program.attributes:
+        found[op.name] = sorted(storages(program).of_value(op.name))
     return found
 
 
 def _written(program: Program, layout: Layout) -> frozenset[int]:
     """The places that anybody writes to."""
-    names = {ref.name for op in program.ops for key in op.traits.mutates for ref in refs(op.argument(key))}
+    writers = [op for op in program.ops if op.traits.mutates]
+    names = {ref.name for op in writers for key in op.traits.mutates for ref in refs(op.argument(key))}
     return _NONE.union(*map(layout.places, names))
 
 
@@ -260,6 +265,5 @@ def _kept(program: Program) -> Iterator[str]:
     """What the caller can look at after the last op."""
     for output in program.outputs:
         yield from (ref.name for ref in refs(output))
-    for op in program.ops:
-        if (op.is_input and not op.kwargs.get("donated")) or op.target == "get_attr":
-            yield op.name
+    yield from (op.name for op in program.inputs if not op.kwargs.get("donated"))
+    yield from (op.name for op in program.attributes)
