@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MUCH = 20_000  # objects: to look at as many takes milliseconds
+_MUCH = 100_000  # objects
 
 
 @contextmanager
