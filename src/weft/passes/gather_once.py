@@ -37,7 +37,7 @@ class GatherOnce:
     exact: ClassVar[bool] = True
     reorders: ClassVar[bool] = False
 
-    share: float = 0.75
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:  # NaN is not either
