@@ -142,7 +142,7 @@ def _rows(between: Between) -> Iterator[Row]:
             compute[segment][span] = compute[segment].get(span, 0.0) + us
     for row, spans in zip(members, compute, strict=True):
         # Rounded, so that rows that are alike are found to be so.
-        yield Row(tuple(row), tuple(sorted((span, round(us, 6)) for span, us in spans.items())))
+        yield Row(tuple(row), tuple(sorted((span, round(us, 9)) for span, us in spans.items())))
 
 
 def _member(between: Between, place: int) -> Member:
