@@ -516,3 +516,38 @@ def test_an_input_that_comes_late_holds_up_no_start_that_is_hoisted() -> None:
     made = made_by(program, "hoist_starts")
     assert [op.name for op in made.ops] == ["a", "s1", "x", "s2", "w1", "b", "z", "w2"]
     assert computes_the_same(program, made)
+
+
+TRAINED = """
+    %a: f32[4,8] = input()
+    %b: f32[4,8] = input()
+    %x: f32[8,8] = input()
+    %ca: f32[4,8] = aten.clone.default(%a)
+    %sa: f32[8,8] = all_gather.start(%ca) over dp
+    %wa: f32[8,8] = wait(%sa)
+    %y: f32[8,8] = aten.mm.default(%x, %wa)
+    BETWEEN
+    %cb: f32[4,8] = aten.clone.default(%b)
+    %sb: f32[8,8] = all_gather.start(%cb) over dp
+    %wb: f32[8,8] = wait(%sb)
+    %z: f32[8,8] = aten.mm.default(%y, %wb)
+    %na: f32[4,8] = aten.mul_.Tensor(%a, 0.5)
+    %nb: f32[4,8] = aten.mul_.Tensor(%b, 0.5)
+"""
+
+
+@pytest.mark.parametrize("passes", [DEFAULT, "bucket{mode=coalesced},schedule", "bucket_auto,schedule"])
+def test_gathers_of_parameters_that_an_optimiser_writes_to_are_prefetched_with_their_copies(passes: str) -> None:
+    program = step(TRAINED.replace("BETWEEN", ""), "z")
+    found = windows(program)["sb"]
+    assert (found.ready, found.prelude) == (program.index["x"], (program.index["cb"],))
+    made = made_by(program, passes)
+    assert made.index[made.starts[-1].name] < made.index["y"]  # both are launched before anything is computed
+    assert computes_the_same(program, made)
+
+
+def test_a_copy_that_is_sent_stays_behind_who_writes_to_what_it_reads_and_before_who_does_so_later() -> None:
+    program = step(TRAINED.replace("BETWEEN", "%ob: f32[4,8] = aten.mul_.Tensor(%b, 2.0)"), "z")
+    assert windows(program)["sb"].ready == program.index["ob"]
+    for passes in (DEFAULT, "bucket{mode=coalesced},schedule", "hoist_starts"):
+        assert computes_the_same(program, made_by(program, passes))

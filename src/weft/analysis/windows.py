@@ -91,7 +91,7 @@ def _windows(program: Program) -> Mapping[str, Window]:
         if not waits[op.name]:
             continue
         position = program.index[op.name]
-        prelude = _prelude(program, position, after, owner)
+        prelude, writers = _prelude(program, position, after, owner)
         moving = {position, *prelude}
         needed = {other for place in moving for other in before[place]} - moving
         ready = position if any(other in owner for other in needed) else max({earliest, *needed})
@@ -107,7 +107,7 @@ def _windows(program: Program) -> Mapping[str, Window]:
             op,
             position,
             ready,
-            due=min(flying, default=len(program)),
+            due=min([*flying, *writers], default=len(program)),
             settled=max(held, default=-1),
             used=used,
             prelude=tuple(sorted(prelude)),
@@ -174,9 +174,13 @@ def _follows(op: Op) -> bool:
     return op.is_wait or op.traits.is_view or (KERNELS.get(op.target) is Kernel.POINTWISE and not effects)
 
 
-def _prelude(program: Program, position: int, after: list[list[int]], owner: Mapping[int, int]) -> list[int]:
-    """The ops that only move data and that make the input of a start, for it alone."""
+def _prelude(
+    program: Program, position: int, after: list[list[int]], owner: Mapping[int, int]
+) -> tuple[list[int], set[int]]:
+    """The ops that only move data and that make the input of a start, for it alone; and those that must come behind
+    them, and come behind the start, since they write to what these read, as optimisers do."""
     found: list[int] = []
+    writers: set[int] = set()
     moving = {position}
     todo = [position]
     while todo:
@@ -184,8 +188,15 @@ def _prelude(program: Program, position: int, after: list[list[int]], owner: Map
             place = program.index.get(name)
             if place is None or place in moving or place in owner or not only_moves(program.ops[place]):
                 continue
-            if moving.issuperset(after[place]):
+            others = {*after[place]} - moving
+            if all(_comes_later(program, name, position, other) and other not in owner for other in others):
                 found.append(place)
                 moving.add(place)
                 todo.append(place)
-    return found
+                writers |= others
+    return found, writers
+
+
+def _comes_later(program: Program, name: str, start: int, other: int) -> bool:
+    """Whether an op that must stay behind the one of this name is behind a start as well, and does not use it."""
+    return other > start and name not in program.ops[other].given
