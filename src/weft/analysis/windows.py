@@ -91,23 +91,23 @@ def _windows(program: Program) -> Mapping[str, Window]:
         if not waits[op.name]:
             continue
         position = program.index[op.name]
-        prelude, writers = _prelude(program, position, after, owner)
-        moving = {position, *prelude}
-        needed = {other for place in moving for other in before[place]} - moving
-        ready = position if any(other in owner for other in needed) else max({earliest, *needed})
         family = families[position]
         members = {*family}
         users = {place: [other for other in after[place] if other not in members] for place in family}
+        due = min((other for place in family for other in users[place]), default=len(program))
+        prelude = _prelude(program, position, after, owner, due)
+        moving = {position, *prelude}
+        needed = {other for place in moving for other in before[place]} - moving
+        ready = position if any(other in owner for other in needed) else max({earliest, *needed})
         first = family.index(program.index[waits[op.name][0]])
         behind = family[first:]  # the first wait, and all that may follow it
         used = min((other for place in behind for other in users[place]), default=len(program))
-        flying = (other for place in family for other in users[place])
         held = {other for name in waits[op.name] for other in before[program.index[name]]} - members
         found[op.name] = Window(
             op,
             position,
             ready,
-            due=min([*flying, *writers], default=len(program)),
+            due=due,
             settled=max(held, default=-1),
             used=used,
             prelude=tuple(sorted(prelude)),
@@ -174,13 +174,10 @@ def _follows(op: Op) -> bool:
     return op.is_wait or op.traits.is_view or (KERNELS.get(op.target) is Kernel.POINTWISE and not effects)
 
 
-def _prelude(
-    program: Program, position: int, after: list[list[int]], owner: Mapping[int, int]
-) -> tuple[list[int], set[int]]:
-    """The ops that only move data and that make the input of a start, for it alone; and those that must come behind
-    them, and come behind the start, since they write to what these read, as optimisers do."""
+def _prelude(program: Program, position: int, after: list[list[int]], owner: Mapping[int, int], due: int) -> list[int]:
+    """The ops that only move data and that make the input of a start, for it alone. Who writes to what they read, as
+    optimisers do, must come behind them: that is no matter if he comes behind all that the start can be moved to."""
     found: list[int] = []
-    writers: set[int] = set()
     moving = {position}
     todo = [position]
     while todo:
@@ -188,15 +185,9 @@ def _prelude(
             place = program.index.get(name)
             if place is None or place in moving or place in owner or not only_moves(program.ops[place]):
                 continue
-            others = {*after[place]} - moving
-            if all(_comes_later(program, name, position, other) and other not in owner for other in others):
+            others = [other for other in after[place] if other not in moving]
+            if all(other >= due and other not in owner and name not in program.ops[other].given for other in others):
                 found.append(place)
                 moving.add(place)
                 todo.append(place)
-                writers |= others
-    return found, writers
-
-
-def _comes_later(program: Program, name: str, start: int, other: int) -> bool:
-    """Whether an op that must stay behind the one of this name is behind a start as well, and does not use it."""
-    return other > start and name not in program.ops[other].given
+    return found
