@@ -44,11 +44,7 @@ class Dependencies:
 
     @cached_property
     def _after(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in self.before]
-        for position, earlier in enumerate(self.before):
-            for other in earlier:
-                found[other].append(position)
-        return found
+        return turned(self.before)
 
     def reordered(self, how: Reordering) -> Dependencies:
         """The dependencies of the reordered Program: the same ones."""
@@ -56,6 +52,15 @@ class Dependencies:
         moved = [tuple(sorted([place[other] for other in before[was]])) if before[was] else () for was in how.order]
         order = [(place[earlier], place[later], kind) for earlier, later, kind in self.order]
         return Dependencies(tuple(moved), tuple(sorted(order, key=_by_later)))
+
+
+def turned(before: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Edges the other way round: for each position, those that it is among the edges of, in order."""
+    found: list[list[int]] = [[] for _ in before]
+    for position, earlier in enumerate(before):
+        for other in earlier:
+            found[other].append(position)
+    return found
 
 
 def dependencies(program: Program) -> Dependencies:

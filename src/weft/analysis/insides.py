@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.analysis.dependencies import arguments
+from weft.analysis.dependencies import arguments, turned
 from weft.analysis.kernels import only_moves
 from weft.ir.args import Ref
 from weft.ir.program import Op, Program
@@ -34,10 +34,7 @@ def insides(program: Program) -> Mapping[int, tuple[Neighbours, ...]]:
     or a sum of products. An all-reduce may become one of each. Whether the shapes allow it is not asked.
     """
     before = arguments(program)
-    after: list[list[int]] = [[] for _ in before]
-    for place, used in enumerate(before):
-        for other in used:
-            after[other].append(place)
+    after = turned(before)
     found: dict[int, tuple[Neighbours, ...]] = {}
     for place, op in enumerate(program.ops):
         if op.comm is not None and (ways := tuple(_ways(program, place, op.comm.kind, before, after))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from weft.analysis.insides import MATMULS
 from weft.ir.args import Arg, Ref
 from weft.ir.dims import Dim, product
 from weft.ir.program import Op, Program
@@ -45,6 +46,8 @@ def matmul_of(op: Op) -> Matmul | str | None:
     """An op as such a matmul; why it is none, if it multiplies matrices; None if it does not."""
     if op.target in OTHERS:
         return f"%{op.name} ({op.target}) {OTHERS[op.target]}"
+    if op.target not in MATMULS:
+        return None
     match op.target, op.args:
         case "aten.mm.default", (Ref(left), Ref(right)):
             return Matmul(op.name, left, right)

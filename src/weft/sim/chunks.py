@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.analysis.axes import RULES
-from weft.analysis.dependencies import arguments
+from weft.analysis.dependencies import arguments, turned
 from weft.analysis.kernels import ELEMENTWISE, only_moves
 from weft.ir.program import Op, Program
 
@@ -18,10 +18,7 @@ def chunks(program: Program) -> list[bool]:
     cut may add up chunks. Whether the shapes allow it is not asked.
     """
     before = arguments(program)
-    after: list[list[int]] = [[] for _ in before]
-    for place, used in enumerate(before):
-        for other in used:
-            after[other].append(place)
+    after = turned(before)
     able = [_by_rows(op) for op in program.ops]
     starts = [place for place, op in enumerate(program.ops) if op.is_start]
     behind, ahead = _reached(starts, after, able), _reached(starts, before, able)

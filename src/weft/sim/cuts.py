@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.analysis.dependencies import turned
 from weft.analysis.kernels import only_moves
 from weft.ir.program import Op, Program
 
@@ -30,11 +31,7 @@ def cuts(program: Program) -> list[frozenset[int]]:
 def _data(program: Program) -> tuple[list[list[int]], list[list[int]]]:
     """For each op, those whose results it uses, and those that use its result."""
     before = [sorted({program.index[name] for name in op.given if name in program.index}) for op in program.ops]
-    after: list[list[int]] = [[] for _ in before]
-    for position, used in enumerate(before):
-        for other in used:
-            after[other].append(position)
-    return before, after
+    return before, turned(before)
 
 
 def _given(program: Program, before: list[list[int]]) -> list[bool]:

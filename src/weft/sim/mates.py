@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from weft.analysis.dependencies import turned
 from weft.analysis.traffic import total_bytes
 from weft.ir.program import Collective, Program
 
@@ -71,12 +72,8 @@ def _classes(
 def _ordered(before: Edges, bits: Mapping[int, int]) -> Mapping[int, int]:
     """For each start, those that lead to it and those that it leads to, as bits."""
     needed = [[other for other, _ in edges] for edges in before]
-    after: list[list[int]] = [[] for _ in before]
-    for place, earlier in enumerate(needed):
-        for other in earlier:
-            after[other].append(place)
     leading = _leading(needed, range(len(needed)), bits)
-    led = _leading(after, reversed(range(len(needed))), bits)
+    led = _leading(turned(needed), reversed(range(len(needed))), bits)
     return {place: leading[place] | led[place] for place in bits}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.analysis.dependencies import Kind, accesses, arguments, dependencies
@@ -60,17 +60,20 @@ class Parts:
         whole = tuple(us[place] > 0 and not cuttable[place] and place not in joined for place in range(len(us)))
         before = tuple(_edges(program, together, by_rows))
         starts = Starts.of(program, cost, mates(program, before))
-        pieces = [0.0] * len(us)
+        pieces, busy = [0.0] * len(us), starts.loads()
         for place, (comm, _) in starts.known.items():
+            piece = starts.floors.least_us(comm)
+            us[place] = max(busy[_stream(comm)][place], piece)
             if place in added:
-                us[place] = min(max(starts.load_us(place), starts.floors.least_us(comm)), added[place])
+                us[place] = min(us[place], added[place])
             else:
-                pieces[place] = starts.floors.least_us(comm)
-                us[place] = max(starts.load_us(place), pieces[place])
-        loads = {"compute": work, **starts.loads(lambda place, busy: busy if place not in added else 0.0)}
+                pieces[place] = piece
         slowed = 1 - 1 / known.slowdown
         as_bad = {place: extra / slowed for place, extra in added.items()} if slowed > 0 else {}
-        flights = starts.loads(lambda place, busy: min(busy, as_bad.get(place, busy)))
+        loads, flights = {"compute": work}, dict[str, dict[int, float]]()
+        for name, each in busy.items():
+            loads[name] = {place: 0.0 if place in added else load for place, load in each.items()}
+            flights[name] = {place: min(load, as_bad.get(place, load)) for place, load in each.items()}
         return Parts(tuple(us), tuple(pieces), before, loads, whole, added, flights, starts)
 
     def heads(self, least: Sequence[float]) -> list[tuple[float, float]]:
@@ -127,13 +130,12 @@ class Starts:
         busy = self.floors.link_us(cost, comm, nbytes, self._most(place))
         return {f"link {name}": us for name, us in busy.items()}
 
-    def loads(self, counted: Callable[[int, float], float]) -> dict[str, dict[int, float]]:
-        """For each group and link how long each start keeps it busy, as far as it is `counted`."""
+    def loads(self) -> dict[str, dict[int, float]]:
+        """For each group and link how long each start keeps it busy at the very least."""
         found: dict[str, dict[int, float]] = {}
         for place, (comm, _) in self.known.items():
-            busy = {f"group {comm.group.name}": self.load_us(place), **self.link_us(place)}
-            for name, us in busy.items():
-                found.setdefault(name, {})[place] = counted(place, us)
+            for name, us in {_stream(comm): self.load_us(place), **self.link_us(place)}.items():
+                found.setdefault(name, {})[place] = us
         return found
 
     def whole_us(self, place: int) -> float:
@@ -155,6 +157,11 @@ class Starts:
         """The bytes of the largest bucket that any of so many equal pieces may be in."""
         own = -(-self.known[place][1] // count)
         return lambda comm: self.mates.most(place, comm.kind, own)
+
+
+def _stream(comm: Collective) -> str:
+    """What a group's stream is called among the resources."""
+    return f"group {comm.group.name}"
 
 
 def _least_compute(
