@@ -10,11 +10,10 @@ from functools import cached_property
 from math import log
 from pathlib import Path
 
-from weft.cost import compute, fused, schema
+from weft.cost import compute, fused, pieces, schema
 from weft.cost.analytic import analytic_us, busy_us
 from weft.cost.curves import Curve, measured_us
-from weft.cost.matmul import Surface, flop_us, padded
-from weft.cost.pieces import OtherMatmuls, products_of
+from weft.cost.matmul import Surface, flop_us
 from weft.cost.toml import Table, read
 from weft.cost.topology import Level, Placement, place
 from weft.errors import MachineError
@@ -121,22 +120,16 @@ class Machine:
         """How long the pieces of a compute op take at least, all together, however it is cut."""
         return compute.op_us(self._in_pieces, op, inputs)
 
-    def multiplied_us(self, matmuls: Sequence[tuple[Op, tuple[TensorSpec, ...]]], parts: int) -> list[float]:
-        """How long the arithmetic of each of some matmuls takes at least if it is done in so many parts, in matmuls of
-        their own or in one for all or some of them."""
-        sizes = [products_of(self, op, inputs) for op, inputs in matmuls]
-        known = [one for products in sizes for one in products]
-        area = sum(b * padded(-(-m // parts)) * padded(n) for _, b, m, n, _ in known)
-        depth = sum(k for *_, k in known)
-        return [sum(self._at_best_us(area, depth, *one) for one in products) for products in sizes]
+    def parts_us(self, op: Op, inputs: tuple[TensorSpec, ...], count: int, more: bool = False) -> float:
+        """How long so many equal pieces of a matmul take together, along whichever dimension that is best; or so many
+        or `more`, which are pieces of these."""
+        device = self._in_pieces if more else self
+        return sum(pieces.parts_us(device, product, count) for product in pieces.products_of(self, op, inputs))
 
-    def _at_best_us(self, most: float, depth: float, dtype: str, b: int, m: int, n: int, k: int) -> float:
-        """How long matmuls take at the best rate of those that are no larger and no deeper."""
-        surface, area = self._surface_for(dtype, b > 1), float(b * m * n)
-        if surface is None:
-            return self._surface_us(dtype, b > 1, (b, m, n, k))
-        speed = self.peak_tflops(dtype) / self.accelerator.tflops[surface.dtype]
-        return surface.at_speed(flop_us(area, k, surface.best_tflops(most, depth)), area, k, speed)
+    def multiplied_us(self, matmuls: Sequence[tuple[Op, tuple[TensorSpec, ...]]], parts: int) -> tuple[float, float]:
+        """How long some matmuls take in so many equal parts: each by itself, and all of them as one; infinite if they
+        cannot be one."""
+        return pieces.multiplied_us(self, [pieces.products_of(self, op, inputs) for op, inputs in matmuls], parts)
 
     def said_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float | None:
         """Nobody measured single ops that are fused: a machine knows their bytes only."""
@@ -240,8 +233,8 @@ class Machine:
         return asked(surface, b, m, n, k, self.peak_tflops(dtype) / self.accelerator.tflops[surface.dtype])
 
     @cached_property
-    def _in_pieces(self) -> OtherMatmuls:
-        return OtherMatmuls(self, self.matmul_pieces_us)
+    def _in_pieces(self) -> pieces.OtherMatmuls:
+        return pieces.OtherMatmuls(self, self.matmul_pieces_us)
 
     def _surface_for(self, dtype: str, batched: bool) -> Surface | None:
         """The surface of a dtype, or else of the one that is nearest in peak rate."""

@@ -60,9 +60,9 @@ class SymmetricModel(CostModel, Protocol):
         """What such an op takes at least: besides multiplying, in any case; and in all but the first of as many steps
         as the group has ranks, in each of which a part is multiplied while another one travels."""
 
-    def multiplied_us(self, matmuls: Sequence[tuple[Op, tuple[TensorSpec, ...]]], parts: int) -> list[float]:
-        """How long the arithmetic of each of some matmuls takes at least if it is done in so many parts, in matmuls of
-        their own or in one for all or some of them."""
+    def multiplied_us(self, matmuls: Sequence[tuple[Op, tuple[TensorSpec, ...]]], parts: int) -> tuple[float, float]:
+        """How long some matmuls take at least in so many equal parts: each by itself, and all of them as one; infinite
+        if they cannot be one."""
 
 
 @runtime_checkable
@@ -71,3 +71,6 @@ class DivisibleModel(CostModel, Protocol):
 
     def pieces_us(self, op: Op, inputs: tuple[TensorSpec, ...]) -> float:
         """How long the pieces of a compute op take at least, all together, however it is cut."""
+
+    def parts_us(self, op: Op, inputs: tuple[TensorSpec, ...], count: int, more: bool = False) -> float:
+        """How long so many equal pieces of a matmul take at least, all together; or so many or more."""

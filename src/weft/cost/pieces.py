@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from weft.cost.compute import op_us
 from weft.cost.products import Device, Inputs
@@ -57,3 +58,29 @@ def products_of(device: Device, op: Op, inputs: Inputs) -> list[Product]:
 
     op_us(OtherMatmuls(device, noted), op, inputs)
     return found
+
+
+def parts_us(device: Device, product: Product, count: int) -> float:
+    """How long a product takes in so many equal parts, along whichever of its sizes that is best."""
+    dtype, *sizes = product
+    parts = [[*sizes[:place], max(1, size // count), *sizes[place + 1 :]] for place, size in enumerate(sizes)]
+    return count * min(device.matmul_us(dtype, b, m, n, k) for b, m, n, k in parts)
+
+
+def multiplied_us(device: Device, matmuls: Sequence[Sequence[Product]], parts: int) -> tuple[float, float]:
+    """How long the products of some matmuls take in so many equal parts: each by itself, and all of them as one."""
+    apart = sum(parts_us(device, product, parts) for products in matmuls for product in products)
+    return apart, min((parts_us(device, product, parts) for product in _as_one(matmuls)), default=inf)
+
+
+def _as_one(matmuls: Sequence[Sequence[Product]]) -> Iterator[Product]:
+    """One product for those of several matmuls: with right factors side by side if they share the left one, or with
+    factors side by side and one below the other if what they make is added up."""
+    if len(matmuls) < 2 or any(len(products) != 1 for products in matmuls):
+        return
+    sizes = [products[0] for products in matmuls]
+    dtype, b, m, n, k = sizes[0]
+    if all(one == (dtype, b, m, one[3], k) for one in sizes):
+        yield dtype, b, m, sum(one[3] for one in sizes), k
+    if all(one == (dtype, b, m, n, one[4]) for one in sizes):
+        yield dtype, b, m, n, sum(one[4] for one in sizes)

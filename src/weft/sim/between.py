@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -162,11 +162,11 @@ class Between:
         certain = flights.us * slowed + max(at_begin, at_both)
         return work + max(certain, Flights.of(self, self.parts.flights).us * slowed)
 
-    def floating(self) -> list[Floating]:
-        """The compute that is in no single segment."""
+    def floating(self, late: Collection[int] = ()) -> list[Floating]:
+        """The compute that is in no single segment. What is `late` begins in the segment behind its first one."""
         work = self.parts.loads["compute"].items()
-        spans = ((self.first[place], self.last[place], us) for place, us in work)
-        return [Floating(first, last, us) for first, last, us in spans if first < last]
+        spans = ((place, self.first[place], self.last[place], us) for place, us in work)
+        return [Floating(first + (place in late), last, us) for place, first, last, us in spans if first < last]
 
     def segments(self) -> list[Segment]:
         found = {name: [0.0] * (len(self.chain) + 1) for name in self.parts.loads}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations
 
 from weft.analysis.insides import Neighbours, insides
 from weft.analysis.kernels import input_specs
 from weft.analysis.traffic import total_bytes
 from weft.cost.model import CostModel, SymmetricModel
 from weft.ir.program import Program
+from weft.sim.beside import beside_us
 from weft.sim.floors import ways_of
+
+_MANY = 4  # matmuls of one collective: which of more than these would be done with it is not asked
 
 
 def extras(program: Program, cost: CostModel, us: list[float]) -> dict[int, float]:
@@ -42,12 +46,20 @@ def _added(program: Program, cost: SymmetricModel, place: int, way: Neighbours, 
     assert start.comm is not None, "a start communicates"
     half = ways_of(start.comm)[-1][0 if way.matmuls[0] < place else -1]  # of an all-reduce; otherwise itself
     fixed, travel = cost.inside_us(half, total_bytes(start))
-    matmuls, ranks = [program.ops[one] for one in way.matmuls], start.comm.group.size
-    least = cost.multiplied_us([(op, input_specs(program, op)) for op in matmuls], ranks)
-    each = [*zip((us[one] for one in way.matmuls), least, strict=True)]
-    faster = sum(max(0.0, whole - inside) for whole, inside in each)
-    meanwhile = sum(max(0.0, whole - inside / ranks) for whole, inside in each)
-    return fixed + max(-faster, travel - meanwhile) - sum(us[one] for one in way.between)
+    between, ranks = sum(us[one] for one in way.between), start.comm.group.size
+    if len(way.matmuls) > _MANY:
+        return fixed + travel - between - sum(us[one] for one in way.matmuls)
+    added = []
+    for some in _some(way.matmuls):
+        ops = [(program.ops[one], input_specs(program, program.ops[one])) for one in some]
+        apart, as_one = (max(work, work / ranks + travel) for work in cost.multiplied_us(ops, ranks))
+        added.append(min(apart, as_one + beside_us(program, cost, some)) - sum(us[one] for one in some))
+    return fixed + min(added) - between
+
+
+def _some(places: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Every choice of one or more."""
+    return chain.from_iterable(combinations(places, count) for count in range(1, len(places) + 1))
 
 
 def _lower(us: list[float], places: Sequence[int], by: float) -> None:

@@ -14,10 +14,12 @@ from weft.cost.model import CostModel, DivisibleModel, HardwareModel
 from weft.cost.prices import Prices
 from weft.ir.program import Collective, Program
 from weft.sim.chunks import chunks
+from weft.sim.closing import closing
 from weft.sim.cuts import cuts
 from weft.sim.extras import extras
 from weft.sim.floors import Floors, Most, ways_of
 from weft.sim.mates import Mates, mates
+from weft.sim.pieced import dearer
 
 # How much faster the pieces of an op are taken to be than the whole where the cost model does not know.
 _CUT_GAIN = 0.01
@@ -34,7 +36,9 @@ class Parts:
 
     A collective that a matmul might carry out inside it keeps nothing busy for certain. `extras` says what it adds to
     compute then, and `flights` for each resource how long it would be busy with collectives, these among them, where
-    each counts for no more than what delays compute as much as its extra does.
+    each counts for no more than what delays compute as much as its extra does. `dearer` says for each matmul that might
+    be cut by how much its pieces take longer, for each of COUNTS; `closing`, for ops that are never cut, what they have
+    to wait for behind the last piece of anything.
     """
 
     us: tuple[float, ...]
@@ -43,6 +47,8 @@ class Parts:
     loads: Mapping[str, Mapping[int, float]]
     whole: tuple[bool, ...]
     extras: Mapping[int, float]
+    dearer: Mapping[int, tuple[float, ...]]
+    closing: Mapping[int, Sequence[tuple[int, float]]]
     flights: Mapping[str, Mapping[int, float]]
     starts: Starts
 
@@ -56,8 +62,13 @@ class Parts:
         ]
         us = _least_compute(program, cost, known, faster, joined)
         added = extras(program, cost, us)
+        matmuls = [
+            place for place, op in enumerate(program.ops) if op.traits.matmul and cuttable[place] and us[place] > 0
+        ]
+        pieced = dearer(program, cost, matmuls, us)
         work = {place: time for place, time in enumerate(us) if time > 0}
         whole = tuple(us[place] > 0 and not cuttable[place] and place not in joined for place in range(len(us)))
+        last = closing(program, cost, us, whole)
         before = tuple(_edges(program, together, by_rows))
         starts = Starts.of(program, cost, mates(program, before))
         pieces, busy = [0.0] * len(us), starts.loads()
@@ -74,7 +85,7 @@ class Parts:
         for name, each in busy.items():
             loads[name] = {place: 0.0 if place in added else load for place, load in each.items()}
             flights[name] = {place: min(load, as_bad.get(place, load)) for place, load in each.items()}
-        return Parts(tuple(us), tuple(pieces), before, loads, whole, added, flights, starts)
+        return Parts(tuple(us), tuple(pieces), before, loads, whole, added, pieced, last, flights, starts)
 
     def heads(self, least: Sequence[float]) -> list[tuple[float, float]]:
         """For each op, the earliest time at which its first piece can begin, and at which its last can end; `least` is
@@ -152,6 +163,13 @@ class Starts:
         for most in mosts:
             floors.expect(comm, most)
         return [floors.load_us(comm, nbytes, most) for most in mosts]
+
+    def pieces_us(self, place: int, counts: Sequence[float]) -> list[float]:
+        """For each of some counts, how long any one piece of a start takes at the very least if it is cut into no more
+        equal pieces than these."""
+        comm, nbytes = self.known[place]
+        cost, sizes = self.floors.cost, [max(1, int(nbytes / count)) for count in counts]
+        return [min(sum(cost.collective_us(one, size) for one in way) for way in ways_of(comm)) for size in sizes]
 
     def _most(self, place: int, count: int = 1) -> Most:
         """The bytes of the largest bucket that any of so many equal pieces may be in."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from weft.sim.between import Between, Segment
+from weft.sim.between import Between, Floating, Segment
 from weft.sim.delays import Delay, least_delay, unfilled
-from weft.sim.rows import rows_delayed
-
-_ROUNDING = 1e-9  # what sums are wrong by at most: this bound is often all that a step takes, and must not be more
+from weft.sim.in_rows import InRows, in_rows
 
 
 def segments_us(found: Between, slowdown: float) -> float:
@@ -15,14 +13,34 @@ def segments_us(found: Between, slowdown: float) -> float:
     slowed = 1 - 1 / slowdown
     by_flight = [max(0.0, one.flight * (1 - slowed) - one.compute) for one in segments]
     by_path = [_by_path(one, slowed) for one in segments]
-    by_rows = rows_delayed(found, slowdown)
+    rows = in_rows(found)
+    by_rows = rows.delays(slowdown)
     # Each of the two holds in every segment, whatever else is done there.
-    delays = [max(two, key=lambda delay: delay.us) for two in zip(by_path, by_rows, strict=True)]
+    chosen = [rowed.us > path.us for path, rowed in zip(by_path, by_rows, strict=True)]
+    delays = [rowed if one else path for one, path, rowed in zip(chosen, by_path, by_rows, strict=True)]
+    late = {place for one, places in zip(chosen, rows.late, strict=True) if one for place in places}
     return max(
         work + found.flights.us * slowed + unfilled(by_flight, floating),
         work + least_delay(by_path, floating),
-        (work + least_delay(delays, floating)) * (1 - _ROUNDING),
+        work + least_delay(delays, found.floating(late)),
+        *(_on_a_link(found, rows, name, slowdown) for name in found.parts.loads if name.startswith("link ")),
     )
+
+
+def _on_a_link(found: Between, rows: InRows, name: str, slowdown: float) -> float:
+    """By all that a link has to carry. What is not in a row is in flight when nothing of a row is, and delays compute
+    as if it were work itself, which may be done anywhere."""
+    members = [place for places in rows.members for place in places]
+    crossing = {place: found.parts.starts.link_us(place).get(name, 0.0) for place in members}
+    others = {place: us for place, us in found.parts.loads[name].items() if place not in crossing and us > 0}
+    if not others or not any(crossing.values()):
+        return 0.0
+    slowed = 1 - 1 / slowdown
+    delays = rows.alone(crossing).delays(slowdown)
+    floating = found.floating({place for places in rows.late for place in places})
+    floating += [Floating(found.first[place], found.last[place], us * slowed) for place, us in others.items()]
+    work = sum(found.parts.loads["compute"].values()) + slowed * sum(others.values())
+    return work + least_delay(delays, floating)
 
 
 def _by_path(segment: Segment, slowed: float) -> Delay:
