@@ -53,7 +53,7 @@ class _Text:
 
 
 _WORDS = st.tuples(
-    st.sampled_from(["trunk", "trunk", "trunk", "beside", "beside", "join"]),
+    st.sampled_from(["trunk", "trunk", "trunk", "beside", "beside", "join", "gradient", "gradient"]),
     st.sampled_from(["cumsum", "cumsum", "cumsum", "relu", "mm", "reduce", "reduce", "exchange", "gather"]),
     st.sampled_from(["tp", "tp", "up"]),
 )
@@ -62,11 +62,15 @@ _WORDS = st.tuples(
 @st.composite
 def chains(draw: st.DrawFn, most: int = 12) -> Program:
     """A program in which what is communicated between two sums of the trunk has nothing but what lies between them, and
-    what is beside the trunk, to hide behind."""
+    what is beside the trunk, to hide behind; and some of that, as gradients are, is itself communicated."""
     text = _Text()
     for where, what, group in draw(st.lists(_WORDS, min_size=4, max_size=most)):
         if where == "join":
             text.join()
+            continue
+        if where == "gradient":
+            made = text.work(what if what in _WORK else "mm", text.trunk)
+            text.beside.append(text.sent(what if what in _SENT else "reduce", group, made))
             continue
         # An op next to a collective may be cut with it, so a chain's own ops are one further away.
         made = text.trunk

@@ -150,18 +150,6 @@ class Between:
         """Those of the collectives that are in flight for certain."""
         return Flights.of(self, {name: loads for name, loads in self.parts.loads.items() if name != "compute"})
 
-    def contended_us(self, slowdown: float) -> float:
-        """The step is no shorter than this, as compute is slower while anything is in flight, and what is in flight at
-        the ends of the step has only so much compute beside it."""
-        work, at_begin, at_both = sum(self.parts.loads["compute"].values()), 0.0, 0.0
-        flights, slowed = self.flights, 1 - 1 / slowdown
-        each = zip(flights.before, flights.behind, self.done_before, self.done_behind, strict=True)
-        for before, behind, done, to_do in each:
-            at_both = max(at_both, at_begin + max(0.0, behind / slowdown - (work - done)))
-            at_begin = max(at_begin, before / slowdown - (work - to_do))
-        certain = flights.us * slowed + max(at_begin, at_both)
-        return work + max(certain, Flights.of(self, self.parts.flights).us * slowed)
-
     def floating(self, late: Collection[int] = ()) -> list[Floating]:
         """The compute that is in no single segment. What is `late` begins in the segment behind its first one."""
         work = self.parts.loads["compute"].items()

@@ -12,6 +12,7 @@ from weft.cost.prices import Prices, prices
 from weft.errors import WeftWarning
 from weft.ir.program import Program
 from weft.sim.between import Between
+from weft.sim.contention import contended_us
 from weft.sim.parts import Parts
 from weft.sim.segments import segments_us
 
@@ -50,7 +51,7 @@ def lower_bound(program: Program, cost: CostModel, *, priced: Prices | None = No
     found = {"critical path": max(paths, default=0.0)}
     for name, loads in parts.loads.items():
         found[name] = one_machine(Job(heads[place][0], us, tails[place]) for place, us in loads.items())
-    found["contention"] = between.contended_us(known.slowdown) * (1 - _ROUNDING)
+    found["contention"] = contended_us(between, known.slowdown) * (1 - _ROUNDING)
     found["segments"] = segments_us(between, known.slowdown) * (1 - _ROUNDING)
     best = max(found, key=lambda name: found[name])
     return Bound(found[best], best, found)
