@@ -53,24 +53,23 @@ class _Text:
 
 
 _WORDS = st.tuples(
-    st.sampled_from(["trunk", "trunk", "trunk", "beside", "beside", "join", "gradient", "gradient"]),
+    st.sampled_from(["trunk", "trunk", "trunk", "beside", "beside", "join"]),
     st.sampled_from(["cumsum", "cumsum", "cumsum", "relu", "mm", "reduce", "reduce", "exchange", "gather"]),
     st.sampled_from(["tp", "tp", "up"]),
+)
+_LAYERS = st.tuples(
+    st.sampled_from(["before", "behind", "nothing"]), st.sampled_from([*_SENT]), st.sampled_from(["tp", "tp", "up"])
 )
 
 
 @st.composite
 def chains(draw: st.DrawFn, most: int = 12) -> Program:
     """A program in which what is communicated between two sums of the trunk has nothing but what lies between them, and
-    what is beside the trunk, to hide behind; and some of that, as gradients are, is itself communicated."""
+    what is beside the trunk, to hide behind."""
     text = _Text()
     for where, what, group in draw(st.lists(_WORDS, min_size=4, max_size=most)):
         if where == "join":
             text.join()
-            continue
-        if where == "gradient":
-            made = text.work(what if what in _WORK else "mm", text.trunk)
-            text.beside.append(text.sent(what if what in _SENT else "reduce", group, made))
             continue
         # An op next to a collective may be cut with it, so a chain's own ops are one further away.
         made = text.trunk
@@ -79,4 +78,22 @@ def chains(draw: st.DrawFn, most: int = 12) -> Program:
             text.trunk = made
         else:
             text.beside.append(made)
+    return text.program()
+
+
+@st.composite
+def backwards(draw: st.DrawFn) -> Program:
+    """A trunk of sums and, beside it, products of its values that are sent, as gradients of weights are; those of some
+    layers come behind all of the trunk in the text. What the trunk ends with is sent as well."""
+    text = _Text()
+    late: list[tuple[str, str, str]] = []
+    for where, what, group in draw(st.lists(_LAYERS, min_size=1, max_size=3)):
+        text.trunk = text.work("cumsum", text.trunk)
+        if where == "before":
+            text.beside.append(text.sent(what, group, text.work("mm", text.trunk)))
+        elif where == "behind":
+            late.append((what, group, text.trunk))
+    end = text.work("cumsum", text.trunk)
+    text.trunk = text.sent("reduce", "tp", text.work("relu", end))
+    text.beside += [text.sent(what, group, text.work("mm", given)) for what, group, given in late]
     return text.program()

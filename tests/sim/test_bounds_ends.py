@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from hypothesis import given, settings
 
+from tests.sim.chains import backwards
 from tests.sim.exact import optimum
+from tests.sim.test_exact import Whole
+from tests.sim.variants import merges
 from weft import parse
 from weft.cost import prices
 from weft.ir import Collective, Op, Program, TensorSpec
@@ -142,3 +146,11 @@ def test_what_has_to_be_sent_at_the_end_anyway_is_not_brought() -> None:
     """
     program = parse(HEAD + own + END.split("\n", 1)[1])
     assert lower_bound(program, Bytewise()).us == pytest.approx(10 + 10 + 40 + 12, rel=2e-3)
+
+
+@settings(max_examples=60)
+@given(backwards())
+def test_no_order_of_a_backward_beats_the_bound(program: Program) -> None:
+    bound = lower_bound(program, Whole()).us
+    for one in (program, *merges(program)):
+        assert bound <= optimum(one, prices(one, Whole()))[0] + 1e-6
