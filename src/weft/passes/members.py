@@ -15,8 +15,9 @@ from weft.ir.specs import TensorSpec
 from weft.passes.absorbing import conversions
 from weft.passes.base import Plan, Step, check_fits
 from weft.passes.combine import place
-from weft.passes.merging import REDUCTIONS, WAYS, Bucket, merge
+from weft.passes.merging import REDUCTIONS, WAYS, merge
 from weft.passes.results import not_just_waited
+from weft.passes.site import Bucket
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 # What each way can merge.
