@@ -17,7 +17,8 @@ from weft.ir.dims import Dim
 from weft.ir.editor import Editor
 from weft.ir.program import Op, Program
 from weft.ir.specs import DTYPES, TensorSpec
-from weft.passes.absorbing import absorbed
+from weft.passes.absorbing import absorbed, before_absorbed
+from weft.passes.converting import converted_together, pack_of
 from weft.passes.joining import joint_ops
 from weft.passes.site import Bucket, Place, Site
 
@@ -70,9 +71,22 @@ def coalesced(site: Site) -> Mapping[str, Ref]:
 
     It is under way until all its results have been waited for.
     """
+    return _by_one_call(site, {})
+
+
+def coalesced_pack(site: Site) -> Mapping[str, Ref]:
+    """The same, where conversions in front of several members are done by one op, and parts of its result are sent."""
+    sent: dict[str, Ref] = {}
+    for together in converted_together(site.program, site.bucket.members):
+        sent |= _converted(site, together)
+    return _by_one_call(site, sent)
+
+
+def _by_one_call(site: Site, instead: Mapping[str, Ref]) -> Mapping[str, Ref]:
+    """Members are sent as they are, or what there is instead."""
     first = site.starts[0]
     results = tuple(spec for start in site.starts for spec in start.out)
-    sent = tuple(start.args[0] for start in site.starts)
+    sent = tuple(instead.get(start.name, start.args[0]) for start in site.starts)
     names = [start.name for start in site.starts]
     bucket = site.add(site.at_launch, "bucket", first.target, sent, *first.args[1:], out=results, of=names)
     found: dict[str, Ref] = {}
@@ -108,6 +122,7 @@ WAYS: Mapping[str, Callable[[Site], Mapping[str, Ref]]] = {
     "custom_op": packed_at_once,
     "multidtype": as_bytes,
     "coalesced": coalesced,
+    "coalesced_pack": coalesced_pack,
     "summed": summed,
     "alone": alone,
 }
@@ -135,14 +150,31 @@ def _packed(site: Site, sizes: Sequence[Dim], dtype: str) -> Ref:
 def _packed_by_one_op(site: Site, sizes: Sequence[Dim], dtype: str) -> Ref:
     """By Weft's own op, which takes members as they were before they were converted and laid out to be sent."""
     rows = site.comm.group.size if site.comm.kind in _SENT_TO_EACH else 1
-    given = []
-    for member in site.bucket.members:
-        chain = absorbed(site.program, member)
-        given.append(site.program.ops[chain[0]].refs()[0] if chain else _sent(member.start))
-        for position in reversed(chain):
-            site.editor.remove(site.program.ops[position].name)
+    given = [before_absorbed(site.program, member) for member in site.bucket.members]
+    _remove_absorbed(site, site.bucket.members)
     out = (TensorSpec((rows * _sum(sizes),), dtype),)
     return site.add(site.at_launch, "packed", "weft.pack.default", tuple(given), Dtype(dtype), rows, out=out)
+
+
+def _converted(site: Site, members: Sequence[Window]) -> Mapping[str, Ref]:
+    """What members send as parts of one buffer, which one op makes. A part of a flat buffer has no gaps."""
+    specs = [site.spec(_sent(member.start)) for member in members]
+    packed = site.put(site.at_launch, pack_of(site.program, members))
+    _remove_absorbed(site, members)
+    found: dict[str, Ref] = {}
+    begin: Dim = 0
+    for member, spec in zip(members, specs, strict=True):
+        out, end = (TensorSpec((spec.numel,), spec.dtype),), begin + spec.numel
+        part = site.add(site.at_launch, "sent", "aten.slice.Tensor", packed, 0, begin, end, out=out)
+        found[member.start.name] = site.view(site.at_launch, "sent", part, spec.shape)
+        begin = end
+    return found
+
+
+def _remove_absorbed(site: Site, members: Sequence[Window]) -> None:
+    for member in members:
+        for position in reversed(absorbed(site.program, member)):
+            site.editor.remove(site.program.ops[position].name)
 
 
 _Pack = Callable[[Site, Sequence[Dim], str], Ref]
