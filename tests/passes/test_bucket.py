@@ -17,7 +17,7 @@ from weft.passes import PASSES, Context, make_pass
 from weft.passes.bucket import BucketPass
 from weft.run import virtual
 
-MODES = pytest.mark.parametrize("mode", ["default", "custom_op", "coalesced", "multidtype"])
+MODES = pytest.mark.parametrize("mode", ["default", "custom_op", "coalesced", "coalesced_pack", "multidtype"])
 
 
 @MODES
@@ -87,7 +87,10 @@ ONLY = (
         ({"cap_mb": ()}, "bucket: cap_mb needs at least one number"),
         ({"max_count": 0}, "bucket: max_count must be at least 1, not 0"),
         ({"max_count": "2"}, "bucket: max_count must be at least 1, not '2'"),
-        ({"mode": "x"}, "bucket: there is no mode 'x'; there are: default, custom_op, multidtype, coalesced"),
+        (
+            {"mode": "x"},
+            "bucket: there is no mode 'x'; there are: default, custom_op, multidtype, coalesced, coalesced_pack",
+        ),
         (
             {"kinds": ("broadcast",)},
             "bucket: there is no kind 'broadcast' to merge; there are: "

@@ -23,7 +23,14 @@ from weft.run import virtual
 
 MACHINE = Machine.load("h100-ib400")
 DEFAULT = PRESETS["default"]
-BUCKETS = ("bucket", "bucket{mode=custom_op}", "bucket{mode=coalesced}", "bucket_auto", "bucket_auto{mode=default}")
+BUCKETS = (
+    "bucket",
+    "bucket{mode=custom_op}",
+    "bucket{mode=coalesced}",
+    "bucket{mode=coalesced_pack}",
+    "bucket_auto",
+    "bucket_auto{mode=default}",
+)
 
 
 def step(lines: str, *outputs: str, ranks: int = 2) -> Program:

@@ -22,6 +22,7 @@ PIPELINES = (
     "bucket",
     "bucket{mode=custom_op}",
     "bucket{mode=coalesced}",
+    "bucket{mode=coalesced_pack}",
     "bucket{mode=multidtype}",
     "bucket{kinds=[all_gather]}",
     "bucket_auto",

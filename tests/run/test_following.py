@@ -22,6 +22,7 @@ from weft.run.settings import Settings
 PIPELINES = (
     "bucket",
     "bucket{mode=coalesced}",
+    "bucket{mode=coalesced_pack}",
     "bucket{max_count=2}",
     "dedupe",
     "dedupe,bucket",

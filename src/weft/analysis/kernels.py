@@ -106,7 +106,7 @@ RELAYOUTS = frozenset(
 MOVES = frozenset(
     """
     aten._to_copy.default aten.cat.default aten.clone.default aten.constant_pad_nd.default getitem
-    prims.convert_element_type.default wait
+    prims.convert_element_type.default wait weft.pack.default
     """.split()
 )
 

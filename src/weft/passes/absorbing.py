@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.analysis.terms import CASTS
 from weft.analysis.windows import Window
+from weft.ir.args import Ref
 from weft.ir.program import Program
 from weft.ir.specs import TensorSpec
 from weft.passes.results import returned
@@ -36,6 +37,12 @@ def absorbed(program: Program, member: Window) -> tuple[int, ...]:
         converted = converted or converts
         found.append(position)
     return tuple(reversed(found))
+
+
+def before_absorbed(program: Program, member: Window) -> Ref:
+    """What a pack is given for a member: what it sends, as it was before the ops that are absorbed."""
+    chain = absorbed(program, member)
+    return program.ops[chain[0]].refs()[0] if chain else member.start.refs()[0]
 
 
 def conversions(program: Program, member: Window) -> int:

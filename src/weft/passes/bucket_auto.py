@@ -16,9 +16,19 @@ from weft.ir.program import Collective, Program
 from weft.ir.text import counted
 from weft.passes.base import Context, Plan, Remark, Step, fingerprint
 from weft.passes.chains import Link, Stream, best_buckets
+from weft.passes.converting import saved_by_packs_us
 from weft.passes.fitting_in import Limits, Placed
 from weft.passes.joining import joint_ops
-from weft.passes.members import KINDS, apply_buckets, bucket_step, check_options, copies_us, key_of, mergeable
+from weft.passes.members import (
+    COALESCED,
+    KINDS,
+    apply_buckets,
+    bucket_step,
+    check_options,
+    copies_us,
+    key_of,
+    mergeable,
+)
 from weft.passes.merging import REDUCTIONS
 from weft.passes.options import pass_text
 from weft.passes.placing import best_placement, times_without_waiting
@@ -45,7 +55,8 @@ class BucketAuto:
     late as it can. What the simulator does not confirm is left as it was.
 
     - `kinds`: which kinds of collectives
-    - `mode`: how they are merged, as in `bucket`; `auto` takes for each chain what is better, `coalesced` or `default`
+    - `mode`: how they are merged, as in `bucket`; `auto` takes for each chain what is better, `coalesced_pack` or
+      `default`, and mere `coalesced` for a bucket in which no conversions can be done together
     - `max_mb`: how many megabytes a bucket may have at most
     """
 
@@ -83,7 +94,7 @@ class BucketAuto:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        return ("coalesced", "default") if self.mode == "auto" else (self.mode,)
+        return ("coalesced_pack", "default") if self.mode == "auto" else (self.mode,)
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,6 @@ class _Trial:
     """The buckets of one chain, with those that were chosen before, and what becomes of the step."""
 
     cut: list[tuple[int, ...]]
-    mode: str
     buckets: dict[tuple[int, ...], str]
     placed: Placed
 
@@ -113,6 +123,7 @@ class _Search:
         for mode in options.modes[1:]:
             self._able[mode] = _names(mergeable(program, options.kinds, mode)[0])
         self._reaches: dict[tuple[tuple[str, ...], float], list[int]] = {}  # those that were asked for
+        self._saved: dict[tuple[int, ...], float] = {}  # by packs, of those buckets that were asked for
         self._buckets: dict[tuple[int, ...], str] = {}  # the numbers of the members, and how they are merged
         self._placed = best_placement(self._sketch, limits)
 
@@ -148,7 +159,8 @@ class _Search:
         if not best.cut:
             return Remark(self._options.name, first.name, "refused", f"{what}: there is nothing to gain")
         trial, cut = best.placed, best.cut
-        how = f"{sum(map(len, cut))} of {what} in {counted(len(cut), 'bucket')} ({best.mode})"
+        ways = ", ".join(sorted({best.buckets[bucket] for bucket in cut}))
+        how = f"{sum(map(len, cut))} of {what} in {counted(len(cut), 'bucket')} ({ways})"
         saved = self._placed.run.step_us - trial.run.step_us
         if trial.over(self._limits) > self._placed.over(self._limits):
             why = f"{how} would need {trial.peak / 1e9:,.2f} GB, and may have {(self._limits.memory or 0) / 1e9:,.2f}"
@@ -166,9 +178,22 @@ class _Search:
         return self._options.modes[:1]
 
     def _trial(self, cut: list[tuple[int, ...]], mode: str) -> _Trial:
-        buckets = {**self._buckets, **dict.fromkeys(cut, mode)}
+        buckets = {**self._buckets, **{bucket: self._way(bucket, mode) for bucket in cut}}
         placed = best_placement(self._merged(buckets), self._limits) if cut else self._placed
-        return _Trial(cut, mode, buckets, placed)
+        return _Trial(cut, buckets, placed)
+
+    def _way(self, bucket: tuple[int, ...], mode: str) -> str:
+        """How a bucket is merged in a mode: conversions are done together where that saves anything."""
+        return "coalesced" if mode == "coalesced_pack" and self._saved_by_packs(bucket) <= 0 else mode
+
+    def _saved_by_packs(self, bucket: Sequence[int]) -> float:
+        key = tuple(bucket)
+        if key not in self._saved:
+            self._saved[key] = saved_by_packs_us(self._program, self._windows(bucket), self._cost)
+        return self._saved[key]
+
+    def _windows(self, bucket: Sequence[int]) -> list[Window]:
+        return [windows(self._program)[self._sketch.pieces[number].name] for number in bucket]
 
     def steps(self, able: Sequence[Window]) -> list[Step]:
         """Everything that is merged or launched elsewhere; nothing if the original is as good."""
@@ -188,9 +213,12 @@ class _Search:
     def _merged(self, buckets: Mapping[tuple[int, ...], str]) -> Sketch:
         def copies(bucket: Sequence[int], piece: Piece) -> float | None:
             mode = buckets[tuple(bucket)]
-            return None if mode == "coalesced" else self._copies(bucket, piece, mode)
+            return None if mode in COALESCED else self._copies(bucket, piece, mode)
 
-        return merged(self._sketch, list(buckets), self._cost, copies) if buckets else self._sketch
+        def saved(bucket: Sequence[int]) -> float:
+            return self._saved_by_packs(bucket) if buckets[tuple(bucket)] == "coalesced_pack" else 0.0
+
+        return merged(self._sketch, list(buckets), self._cost, copies, saved) if buckets else self._sketch
 
     def _copies(self, bucket: Sequence[int], piece: Piece, mode: str) -> float:
         """What the copies cost, less the launches that are saved where all members do the same first."""
@@ -200,11 +228,9 @@ class _Search:
 
     def _joint_launches(self, bucket: Sequence[int]) -> int:
         """How many launches are saved because all members do the same first."""
-        pieces = [self._sketch.pieces[number] for number in bucket]
-        if pieces[0].comm.kind not in REDUCTIONS:
+        if self._sketch.pieces[bucket[0]].comm.kind not in REDUCTIONS:
             return 0
-        members = [windows(self._program)[piece.name] for piece in pieces]
-        return max(0, len(joint_ops(self._program, members)) - 1)
+        return max(0, len(joint_ops(self._program, self._windows(bucket))) - 1)
 
     def _cut(self, chain: Sequence[int], mode: str, share: float, slack: float) -> list[tuple[int, ...]]:
         """The best buckets of a chain, those of several, none with more than a share of the chain. A chain of gathers

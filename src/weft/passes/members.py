@@ -15,8 +15,10 @@ from weft.ir.specs import TensorSpec
 from weft.passes.absorbing import conversions
 from weft.passes.base import Plan, Step, check_fits
 from weft.passes.combine import place
-from weft.passes.merging import REDUCTIONS, WAYS, Bucket, merge
+from weft.passes.converting import saved_by_packs_us
+from weft.passes.merging import REDUCTIONS, WAYS, merge
 from weft.passes.results import not_just_waited
+from weft.passes.site import Bucket
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 # What each way can merge.
@@ -25,7 +27,9 @@ _ABLE: Mapping[str, tuple[str, ...]] = {
     "custom_op": KINDS,
     "multidtype": KINDS[:1],
     "coalesced": KINDS[:3],
+    "coalesced_pack": KINDS[:3],
 }
+COALESCED = ("coalesced", "coalesced_pack")  # results are not in one buffer
 
 
 def check_options(pass_name: str, kinds: Sequence[str], mode: str) -> None:
@@ -78,7 +82,7 @@ def apply_buckets(program: Program, plan: Plan) -> Program:
 
 def copies_us(comm: Collective, mode: str, cost: CostModel) -> Callable[[int], float]:
     """What it takes to copy a bucket of so many bytes together, and its parts out of a gathered one."""
-    if mode == "coalesced" or not isinstance(cost, HardwareModel):
+    if mode in COALESCED or not isinstance(cost, HardwareModel):
         return lambda nbytes: 0.0
     share = 1 / comm.group.size if comm.kind == "all_gather" else 1.0  # of the whole tensor, what is sent
     out = 1.0 if comm.kind == "all_gather" else 0.0
@@ -92,6 +96,8 @@ def saved_us(program: Program, members: Sequence[Window], mode: str, cost: CostM
     sizes = [total_bytes(member.start) for member in members]
     apart = sum(cost.collective_us(comm, size) for size in sizes)
     copies = copies_us(comm, mode, cost)(sum(sizes))
+    if mode == "coalesced_pack":
+        copies -= saved_by_packs_us(program, members, cost)
     if mode == "custom_op" and isinstance(cost, HardwareModel):
         for member in members:
             if conversions(program, member):
@@ -116,7 +122,7 @@ def _refusal(op: Op, kinds: Sequence[str], mode: str) -> str | None:
         return "it is several collectives already"
     if op.out[0].device:
         return "its tensor lies on another device"
-    if mode != "coalesced" and op.out[0].strides is not None:
+    if mode not in COALESCED and op.out[0].strides is not None:
         return "its result does not lie row by row"
     if op.comm.group.size < 2:
         return "its group has one rank"
@@ -130,7 +136,7 @@ def _sent_on(program: Program, op: Op, mode: str) -> str | None:
 
     A gathered part is a copy, and coalesced results have memory of their own.
     """
-    if mode == "coalesced" or op.comm is None or op.comm.kind not in REDUCTIONS:
+    if mode in COALESCED or op.comm is None or op.comm.kind not in REDUCTIONS:
         return None
     sent, written = program.fact(_sent_further)
     sender = next((sent[storage] for storage in storages(program).of_value(op.name) if storage in sent), None)

@@ -7,34 +7,24 @@ the row of every rank: such a buffer is [ranks, elements], any other [elements].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 
 from weft.analysis.windows import Window
 from weft.ir.args import Arg, Dtype, Ref
 from weft.ir.dims import Dim
 from weft.ir.editor import Editor
-from weft.ir.program import Collective, Op, Program
-from weft.ir.specs import DTYPES, Spec, TensorSpec
-from weft.ir.targets import traits_of
-from weft.passes.absorbing import absorbed
+from weft.ir.program import Op, Program
+from weft.ir.specs import DTYPES, TensorSpec
+from weft.passes.absorbing import absorbed, before_absorbed
+from weft.passes.converting import converted_together, pack_of
 from weft.passes.joining import joint_ops
-
-Place = tuple[int, int, int]  # a position of the program; before it (0), the op there (1), behind it (2); and a number
+from weft.passes.site import Bucket, Place, Site
 
 REDUCTIONS = ("reduce_scatter", "all_reduce")
 _SENT_TO_EACH = ("reduce_scatter", "all_to_all")
 _RECEIVED_FROM_EACH = ("all_gather", "all_to_all")
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Collectives to be merged, the position behind which they are launched, and the way, one of `WAYS`."""
-
-    members: tuple[Window, ...]
-    launch: int
-    way: str
 
 
 def merge(program: Program, buckets: Sequence[Bucket], stamp: str) -> Program:
@@ -61,84 +51,6 @@ def merge(program: Program, buckets: Sequence[Bucket], stamp: str) -> Program:
     return editor.finish(stamp)
 
 
-@dataclass
-class Site:
-    """Where a bucket is built. New ops go to the launch or before the first use of a member, each behind the last."""
-
-    program: Program
-    editor: Editor
-    bucket: Bucket
-    places: dict[str, Place]  # of every op: what the program is sorted by in the end
-    numbers: Iterator[int]
-    starts: list[Op] = field(init=False)
-    comm: Collective = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.starts = [member.start for member in self.bucket.members]
-        comm = self.starts[0].comm
-        assert comm is not None, "a start communicates"
-        self.comm = comm
-
-    @property
-    def at_launch(self) -> tuple[int, int]:
-        return self.bucket.launch, 2
-
-    def before_use(self, member: Window | None = None) -> tuple[int, int]:
-        """Before the first op that uses the result of a member, or of any of them."""
-        return min(one.used for one in ((member,) if member else self.bucket.members)), 0
-
-    def before_overwritten(self) -> tuple[int, int]:
-        """Before the first op that writes to what any member sends."""
-        return min(member.overwritten for member in self.bucket.members), 0
-
-    def waits(self, member: Window) -> list[str]:
-        family = [self.program.ops[position] for position in member.family]
-        return [op.name for op in family if op.is_wait]
-
-    def add(
-        self, where: tuple[int, int], name: str, target: str, *args: Arg, out: Sequence[Spec], of: Sequence[str] = ()
-    ) -> Ref:
-        """Put in a new op, which stands for the ops `of`. It comes from where they do."""
-        comm = self.comm if target == self.starts[0].target else None
-        origin = self.program[of[0]].origin if of else ""
-        own = self.editor.free_name(name)
-        return self.put(where, Op(own, target, args, {}, tuple(out), traits_of(target), comm, origin, tuple(of)))
-
-    def put(self, where: tuple[int, int], op: Op) -> Ref:
-        """Put in a new op, under its name or one like it."""
-        ref = self.editor.insert_before(self.program.ops[0].name, op)  # the order is settled at the end
-        self.places[ref.name] = (*where, next(self.numbers))
-        return ref
-
-    def move(self, position: int, where: tuple[int, int]) -> None:
-        """Put an op of the program elsewhere."""
-        self.places[self.program.ops[position].name] = (*where, next(self.numbers))
-
-    def spec(self, ref: Ref) -> TensorSpec:
-        # A wait that another bucket took away is still named by those that use it, and is replaced in the end.
-        (spec,) = (self.program if ref.name in self.program else self.editor)[ref.name].out
-        assert isinstance(spec, TensorSpec)
-        return spec
-
-    def view(
-        self, where: tuple[int, int], name: str, value: Ref, shape: tuple[Dim, ...], of: Sequence[str] = ()
-    ) -> Ref:
-        """A value in another shape: itself if it has that, a view where its layout allows it, else a copy."""
-        spec = self.spec(value)
-        if spec == TensorSpec(shape, spec.dtype) and not of:
-            return value
-        target = "aten.view.default" if spec.strides is None else "aten.reshape.default"
-        return self.add(where, name, target, value, shape, out=(TensorSpec(shape, spec.dtype),), of=of)
-
-    def cast_view(self, where: tuple[int, int], name: str, value: Ref, dtype: str) -> Ref:
-        """The bytes of a flat value as another dtype."""
-        spec = self.spec(value)
-        if spec.dtype == dtype:
-            return value
-        size = spec.numel * DTYPES[spec.dtype] // DTYPES[dtype]
-        return self.add(where, name, "aten.view.dtype", value, Dtype(dtype), out=(TensorSpec((size,), dtype),))
-
-
 def concatenated(site: Site) -> Mapping[str, Ref]:
     """The members' inputs are copied into one buffer, and their results are parts of the result."""
     return _through_a_buffer(site, site.spec(_sent(site.starts[0])).dtype)
@@ -159,9 +71,22 @@ def coalesced(site: Site) -> Mapping[str, Ref]:
 
     It is under way until all its results have been waited for.
     """
+    return _by_one_call(site, {})
+
+
+def coalesced_pack(site: Site) -> Mapping[str, Ref]:
+    """The same, where conversions in front of several members are done by one op, and parts of its result are sent."""
+    sent: dict[str, Ref] = {}
+    for together in converted_together(site.program, site.bucket.members):
+        sent |= _converted(site, together)
+    return _by_one_call(site, sent)
+
+
+def _by_one_call(site: Site, instead: Mapping[str, Ref]) -> Mapping[str, Ref]:
+    """Members are sent as they are, or what there is instead."""
     first = site.starts[0]
     results = tuple(spec for start in site.starts for spec in start.out)
-    sent = tuple(start.args[0] for start in site.starts)
+    sent = tuple(instead.get(start.name, start.args[0]) for start in site.starts)
     names = [start.name for start in site.starts]
     bucket = site.add(site.at_launch, "bucket", first.target, sent, *first.args[1:], out=results, of=names)
     found: dict[str, Ref] = {}
@@ -197,6 +122,7 @@ WAYS: Mapping[str, Callable[[Site], Mapping[str, Ref]]] = {
     "custom_op": packed_at_once,
     "multidtype": as_bytes,
     "coalesced": coalesced,
+    "coalesced_pack": coalesced_pack,
     "summed": summed,
     "alone": alone,
 }
@@ -224,14 +150,31 @@ def _packed(site: Site, sizes: Sequence[Dim], dtype: str) -> Ref:
 def _packed_by_one_op(site: Site, sizes: Sequence[Dim], dtype: str) -> Ref:
     """By Weft's own op, which takes members as they were before they were converted and laid out to be sent."""
     rows = site.comm.group.size if site.comm.kind in _SENT_TO_EACH else 1
-    given = []
-    for member in site.bucket.members:
-        chain = absorbed(site.program, member)
-        given.append(site.program.ops[chain[0]].refs()[0] if chain else _sent(member.start))
-        for position in reversed(chain):
-            site.editor.remove(site.program.ops[position].name)
+    given = [before_absorbed(site.program, member) for member in site.bucket.members]
+    _remove_absorbed(site, site.bucket.members)
     out = (TensorSpec((rows * _sum(sizes),), dtype),)
     return site.add(site.at_launch, "packed", "weft.pack.default", tuple(given), Dtype(dtype), rows, out=out)
+
+
+def _converted(site: Site, members: Sequence[Window]) -> Mapping[str, Ref]:
+    """What members send as parts of one buffer, which one op makes. A part of a flat buffer has no gaps."""
+    specs = [site.spec(_sent(member.start)) for member in members]
+    packed = site.put(site.at_launch, pack_of(site.program, members))
+    _remove_absorbed(site, members)
+    found: dict[str, Ref] = {}
+    begin: Dim = 0
+    for member, spec in zip(members, specs, strict=True):
+        out, end = (TensorSpec((spec.numel,), spec.dtype),), begin + spec.numel
+        part = site.add(site.at_launch, "sent", "aten.slice.Tensor", packed, 0, begin, end, out=out)
+        found[member.start.name] = site.view(site.at_launch, "sent", part, spec.shape)
+        begin = end
+    return found
+
+
+def _remove_absorbed(site: Site, members: Sequence[Window]) -> None:
+    for member in members:
+        for position in reversed(absorbed(site.program, member)):
+            site.editor.remove(site.program.ops[position].name)
 
 
 _Pack = Callable[[Site, Sequence[Dim], str], Ref]

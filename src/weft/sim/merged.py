@@ -12,9 +12,11 @@ from weft.sim.streams import link_shares
 # Of a bucket, by the numbers of its members and as a piece: the compute that it takes to copy it together and apart,
 # less what is saved by it; None if its members are not copied.
 Copies = Callable[[Sequence[int], Piece], float | None]
+# Of a bucket whose members are not copied: the compute that is saved because what prepares them is done together.
+Saved = Callable[[Sequence[int]], float]
 
 
-def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, copies: Copies) -> Sketch:
+def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, copies: Copies, saved: Saved) -> Sketch:
     """The sketch in which the pieces of each bucket, given by their numbers, are one.
 
     Members that are copied go through a buffer, which is held from the launch to the wait, and what they send is needed
@@ -32,6 +34,8 @@ def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, co
             whole[first] = _copied(piece, us)
             holds.append(Hold(piece.nbytes, 0, first, at_wait=False, until=0, launch=(), wait=(first,)))
             copied.update(bucket)
+        else:
+            whole[first] = replace(piece, before_us=max(0.0, piece.before_us - saved(bucket)))
     holds += [_let_go(hold, copied) for hold in sketch.holds] if copied else sketch.holds
     kept = [number for number in range(len(sketch.pieces)) if head.get(number, number) == number]
     place = {number: index for index, number in enumerate(kept)}
