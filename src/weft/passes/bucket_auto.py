@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import ClassVar
 
-from weft.analysis.windows import Window, windows
+from weft.analysis.windows import Window, sent_on, windows
 from weft.cost.model import CostModel, HardwareModel
 from weft.cost.prices import prices
 from weft.errors import OptionError, WeftWarning
@@ -73,7 +74,7 @@ class BucketAuto:
             search = _Search(self, program, cost, Limits(context.memory_limit), able)
             chains = search.chains(able)
             remarks += map(search.in_time, chains[:1])
-            remarks += map(search.try_chain, chains)
+            remarks += search.try_all(chains)
         steps = search.steps(able)
         return Plan(pass_text(self), fingerprint(program), tuple(steps), tuple(remarks))
 
@@ -131,6 +132,38 @@ class _Search:
         verdict, how = ("done", f"saves {saved:,.1f} us") if saved > 0 else ("refused", "saves nothing")
         what = f"to launch {counted(len(self._sketch.pieces), 'collective')} when their time has come {how}"
         return Remark(self._options.name, self._sketch.pieces[chain[0]].name, verdict, what)
+
+    def try_all(self, chains: Sequence[Sequence[int]]) -> list[Remark]:
+        """Put all chains into buckets where that helps; a remark for each of them. Those that send on what others have
+        received, and these, are tried at once, when all else is in buckets: alone, neither would gain anything."""
+        relays = self._relays()
+        linked = {number for bucket in relays for number in bucket}
+        others = [chain for chain in chains if linked.isdisjoint(chain)]
+        if not relays:
+            return [*map(self.try_chain, chains)]
+        remarks = [*map(self.try_chain, others)]
+        trial, what = self._trial(relays, self._options.modes[0]), self._sketch.pieces[relays[0][0]].name
+        how = f"{len(linked)} collectives that send on what others have received, and these, in {len(relays)} buckets"
+        saved = self._placed.run.step_us - trial.placed.run.step_us
+        if saved > 0 and trial.placed.over(self._limits) <= self._placed.over(self._limits):
+            self._buckets, self._placed = trial.buckets, trial.placed
+            return [*remarks, Remark(self._options.name, what, "done", f"{how}, save {saved:,.1f} us")]
+        remarks.append(Remark(self._options.name, what, "refused", f"{how}, would take {-saved:,.1f} us more"))
+        return remarks + [self.try_chain(chain) for chain in chains if chain not in others]
+
+    def _relays(self) -> list[tuple[int, ...]]:
+        """Buckets of those that send on what others have received, where nothing is computed between them; and of
+        those others."""
+        mode, pieces, known = self._options.modes[0], self._sketch.pieces, windows(self._program)
+        clock = [*accumulate(self._sketch.us)]
+        found: dict[Hashable, dict[int, None]] = {}
+        for name, givers in sent_on(self._program).items():
+            if self._able[mode].issuperset((name, *givers)):
+                us = clock[pieces[self._number[name]].ready]
+                for one in (name, *givers):
+                    key = us, key_of(self._program, known[one], mode)
+                    found.setdefault(key, {})[self._number[one]] = None
+        return [bucket for bucket in map(tuple, found.values()) if len(bucket) > 1]
 
     def try_chain(self, chain: Sequence[int]) -> Remark:
         """Put a chain into buckets if that helps; a remark says so."""
