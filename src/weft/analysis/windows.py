@@ -73,13 +73,14 @@ def sent_on(program: Program) -> Mapping[str, Sequence[str]]:
 
 
 def _sent_on(program: Program) -> Mapping[str, Sequence[str]]:
-    before, found = dependencies(program).before, windows(program)
-    received = {place: name for name, one in found.items() for place in one.family}
-    givers = {
-        name: [received[place] for moving in (one.position, *one.prelude) for place in before[moving] if place in received]
-        for name, one in found.items()
-    }
-    return {name: sorted({*of}, key=program.index.__getitem__) for name, of in givers.items() if of}
+    before, known = dependencies(program).before, windows(program)
+    received = {place: name for name, one in known.items() for place in one.family}
+    found: dict[str, Sequence[str]] = {}
+    for name, one in known.items():
+        sent = [place for moving in (one.position, *one.prelude) for place in before[moving]]
+        if givers := {received[place] for place in sent if place in received}:
+            found[name] = sorted(givers, key=program.index.__getitem__)
+    return found
 
 
 def inputs_end(program: Program) -> int:

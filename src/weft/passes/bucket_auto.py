@@ -134,36 +134,52 @@ class _Search:
         return Remark(self._options.name, self._sketch.pieces[chain[0]].name, verdict, what)
 
     def try_all(self, chains: Sequence[Sequence[int]]) -> list[Remark]:
-        """Put all chains into buckets where that helps; a remark for each of them. Those that send on what others have
-        received, and these, are tried at once, when all else is in buckets: alone, neither would gain anything."""
+        """Put all chains into buckets where that helps; remarks say so.
+
+        Chains that send on what others have received, and these others, come last if they have buckets in common: they
+        are tried at once, since merging one of them alone only delays the other.
+        """
         relays = self._relays()
         linked = {number for bucket in relays for number in bucket}
-        others = [chain for chain in chains if linked.isdisjoint(chain)]
-        if not relays:
-            return [*map(self.try_chain, chains)]
-        remarks = [*map(self.try_chain, others)]
-        trial, what = self._trial(relays, self._options.modes[0]), self._sketch.pieces[relays[0][0]].name
-        how = f"{len(linked)} collectives that send on what others have received, and these, in {len(relays)} buckets"
+        remarks = [self.try_chain(chain) for chain in chains if linked.isdisjoint(chain)]
+        if relays:
+            remarks.append(self._try_relays(relays))
+            if remarks[-1].verdict == "refused":
+                remarks += [self.try_chain(chain) for chain in chains if not linked.isdisjoint(chain)]
+        return remarks
+
+    def _try_relays(self, relays: list[tuple[int, ...]]) -> Remark:
+        trial = self._trial(relays, self._options.modes[0])
+        name, count = self._sketch.pieces[relays[0][0]].name, sum(map(len, relays))
+        how = f"{count} collectives in {counted(len(relays), 'bucket')}, of which some send on what the others received"
         saved = self._placed.run.step_us - trial.placed.run.step_us
-        if saved > 0 and trial.placed.over(self._limits) <= self._placed.over(self._limits):
-            self._buckets, self._placed = trial.buckets, trial.placed
-            return [*remarks, Remark(self._options.name, what, "done", f"{how}, save {saved:,.1f} us")]
-        remarks.append(Remark(self._options.name, what, "refused", f"{how}, would take {-saved:,.1f} us more"))
-        return remarks + [self.try_chain(chain) for chain in chains if chain not in others]
+        if trial.placed.over(self._limits) > self._placed.over(self._limits):
+            return Remark(self._options.name, name, "refused", f"{how}, would need {trial.placed.peak / 1e9:,.2f} GB")
+        if saved <= 0:
+            return Remark(self._options.name, name, "refused", f"{how}, would take {-saved:,.1f} us more")
+        self._buckets, self._placed = trial.buckets, trial.placed
+        return Remark(self._options.name, name, "done", f"{how}, save {saved:,.1f} us")
 
     def _relays(self) -> list[tuple[int, ...]]:
-        """Buckets of those that send on what others have received, where nothing is computed between them; and of
-        those others."""
+        """Buckets of those that send on what others have received, where nothing is computed between them, and of those
+        others."""
         mode, pieces, known = self._options.modes[0], self._sketch.pieces, windows(self._program)
         clock = [*accumulate(self._sketch.us)]
         found: dict[Hashable, dict[int, None]] = {}
+        taken: set[int] = set()
         for name, givers in sent_on(self._program).items():
-            if self._able[mode].issuperset((name, *givers)):
-                us = clock[pieces[self._number[name]].ready]
-                for one in (name, *givers):
-                    key = us, key_of(self._program, known[one], mode)
-                    found.setdefault(key, {})[self._number[one]] = None
-        return [bucket for bucket in map(tuple, found.values()) if len(bucket) > 1]
+            numbers = [self._number[one] for one in (name, *givers)]
+            if self._able[mode].issuperset((name, *givers)) and taken.isdisjoint(numbers):
+                taken.update(numbers)
+                us = clock[pieces[numbers[0]].ready]
+                for number in numbers:
+                    key = key_of(self._program, known[pieces[number].name], mode)
+                    found.setdefault((us, key), {})[number] = None
+        return [tuple(sorted(bucket)) for bucket in found.values() if self._is_one([pieces[one] for one in bucket])]
+
+    def _is_one(self, pieces: Sequence[Piece]) -> bool:
+        """Whether these are several, and can be a bucket."""
+        return len(pieces) > 1 and reaches(pieces, Room(self._options.max_mb * 1e6))[-1] == 0
 
     def try_chain(self, chain: Sequence[int]) -> Remark:
         """Put a chain into buckets if that helps; a remark says so."""
