@@ -154,7 +154,8 @@ class _Search:
         how = f"{count} collectives in {counted(len(relays), 'bucket')}, of which some send on what the others received"
         saved = self._placed.run.step_us - trial.placed.run.step_us
         if trial.placed.over(self._limits) > self._placed.over(self._limits):
-            return Remark(self._options.name, name, "refused", f"{how}, would need {trial.placed.peak / 1e9:,.2f} GB")
+            why = f"would need {trial.placed.peak / 1e9:,.2f} GB, and may have {(self._limits.memory or 0) / 1e9:,.2f}"
+            return Remark(self._options.name, name, "refused", f"{how}, {why}")
         if saved <= 0:
             return Remark(self._options.name, name, "refused", f"{how}, would take {-saved:,.1f} us more")
         self._buckets, self._placed = trial.buckets, trial.placed

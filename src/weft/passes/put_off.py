@@ -18,6 +18,7 @@ from weft.ir.text import counted
 from weft.passes.base import Context, Plan, Remark, fingerprint
 from weft.passes.moves import apply_moves, moves_to
 from weft.passes.options import pass_text
+from weft.sim.units import size_text
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,10 @@ class PutOff:
 
     Hybrid sharding scatters a gradient within a node, and reduces what comes out between nodes. As written, the second
     follows the first at once, so there is no time in which the first could fly. Here those that follow each other
-    within a `share` of the step's compute are launched together, and by as much later: so both have time, can be in
+    within a share of the step's compute are launched together, and by as much later: so both have time, can be in
     flight while other groups are, and can be merged with their like. What is used before that stays.
+
+    - `share`: of the step's compute, from 0 to 1
     """
 
     name: ClassVar[str] = "put_off"
@@ -47,20 +50,24 @@ class PutOff:
         goals: dict[int, int] = {}  # of each op that moves, the position behind which it will stand
         remarks: list[Remark] = []
         for run in _runs(program, clock, late_us):
-            goal = bisect_left(clock, clock[run[-1].position] + late_us)
-            what = counted(len(run), "collective")
-            if goal >= min(one.due for one in run):
-                why = f"{what} would be used before {late_us:,.1f} us of compute are done"
-                remarks.append(Remark(self.name, run[0].start.name, "refused", why))
-                continue
-            goals.update({place: goal for one in run for place in (*one.launched, *one.waited)})
-            why = f"{what} put off by {late_us:,.1f} us of compute, so that what is sent on has time to arrive"
-            remarks.append(Remark(self.name, run[0].start.name, "done", why))
+            goal = bisect_left(clock, clock[run[-1].position] + late_us, lo=run[-1].position)
+            verdict, how = (
+                "done",
+                f"put off by {late_us:,.1f} us of compute, so that what is sent on has time to arrive",
+            )
+            if goal < min(one.due for one in run):
+                goals.update({place: goal for one in run for place in (*one.launched, *one.waited)})
+            else:
+                verdict, how = (
+                    "refused",
+                    f"behind which there are no {late_us:,.1f} us of compute before the use or the end",
+                )
+            remarks.append(Remark(self.name, run[0].start.name, verdict, f"{counted(len(run), 'collective')} {how}"))
         order = sorted(range(len(program)), key=lambda place: (goals.get(place, place), place in goals, place))
-        if (peak := _too_much(program, order, context.memory_limit)) is not None:
-            why = f"{counted(len(remarks), 'run')} put off would need {peak / 1e9:,.2f} GB"
-            remarks, order = [Remark(self.name, "", "refused", why)], sorted(order)
-        return Plan(pass_text(self), fingerprint(program), tuple(moves_to(program, order)), tuple(remarks))
+        if goals and (why := _refusal(program, order, context.memory_limit)) is not None:
+            goals, remarks = {}, [Remark(self.name, "", "refused", why)]
+        steps = moves_to(program, order) if goals else ()
+        return Plan(pass_text(self), fingerprint(program), tuple(steps), tuple(remarks))
 
     def apply(self, program: Program, plan: Plan) -> Program:
         """Move what the plan says."""
@@ -78,9 +85,11 @@ def _runs(program: Program, clock: Sequence[float], most_us: float) -> list[list
     return found
 
 
-def _too_much(program: Program, order: Sequence[int], limit: int | None) -> int | None:
-    """The peak in this order, if there is a limit that is below it and not below what it was."""
+def _refusal(program: Program, order: Sequence[int], limit: int | None) -> str | None:
+    """Why this order takes too much memory, if it takes more than the limit and than it was."""
     if limit is None:
         return None
     peak, was = memory(reordered(program, order)).peak_bytes, memory(program).peak_bytes
-    return peak if peak > max(limit, was) else None
+    if peak <= max(limit, was):
+        return None
+    return f"what would be held for longer needs {size_text(peak)}, and may have {size_text(limit)}"
