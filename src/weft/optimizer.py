@@ -30,13 +30,13 @@ from weft.sim.units import size_text, time_text
 # Pipelines by name. "by_hand" has a bucket for each layer, which is prefetched one ahead. "safe" is predictable: the
 # collectives keep their order, memory does not grow, nothing is searched.
 PRESETS: Mapping[str, str] = {
-    "default": "dedupe,gather_once,bucket_auto,halve,micro_pipeline,schedule",
+    "default": "dedupe,gather_once,put_off,bucket_auto,halve,micro_pipeline,schedule",
     "by_hand": 'bucket{only="layers.*", by_module=true},schedule{reorder_compute=false, rule=one_ahead}',
     "safe": "schedule{max_memory_increase_gb=0.0, keep_order=true, reorder_compute=false, rounds=1}",
 }
 
 # What these save is seen only when all passes after them are done: then it is compared with doing without.
-_IN_THE_END = frozenset(["gather_once", "halve", "micro_pipeline"])
+_IN_THE_END = frozenset(["gather_once", "put_off", "halve", "micro_pipeline"])
 
 
 @dataclass(frozen=True)

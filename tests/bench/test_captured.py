@@ -199,8 +199,8 @@ def test_spreads() -> None:
 
 def test_the_pipelines_are_the_default_without_and_with_micro_pipelines() -> None:
     assert pipelines() == {
-        "scheduled": "dedupe,gather_once,bucket_auto,schedule",
-        "micro-pipelined": "dedupe,gather_once,bucket_auto,halve,micro_pipeline,schedule",
+        "scheduled": "dedupe,gather_once,put_off,bucket_auto,schedule",
+        "micro-pipelined": "dedupe,gather_once,put_off,bucket_auto,halve,micro_pipeline,schedule",
     }
 
 

@@ -15,7 +15,7 @@ from weft.cost import Machine
 
 TINY = replace(WORKLOADS["llama3_8b_fsdp"], mesh=(("data", 4),), config=llama.llama_tiny())
 MACHINE = Machine.load("h100-ib400")
-PASSES = ("dedupe", "gather_once", "bucket_auto", "halve", "micro_pipeline", "schedule")
+PASSES = ("dedupe", "gather_once", "put_off", "bucket_auto", "halve", "micro_pipeline", "schedule")
 PARTS = [
     "from_fx",
     *[f"{name}: {what}" for name in PASSES for what in ("plan", "apply", "verify")],

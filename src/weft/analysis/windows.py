@@ -67,6 +67,22 @@ def companions(program: Program) -> frozenset[int]:
     return frozenset(place for one in found for place in (*one.prelude, *one.family))
 
 
+def sent_on(program: Program) -> Mapping[str, Sequence[str]]:
+    """For each start that sends what others have received, or what is made of that alone: those others, in order."""
+    return program.fact(_sent_on)
+
+
+def _sent_on(program: Program) -> Mapping[str, Sequence[str]]:
+    before, known = dependencies(program).before, windows(program)
+    received = {place: name for name, one in known.items() for place in one.family}
+    found: dict[str, Sequence[str]] = {}
+    for name, one in known.items():
+        sent = [place for moving in (one.position, *one.prelude) for place in before[moving]]
+        if givers := {received[place] for place in sent if place in received}:
+            found[name] = sorted(givers, key=program.index.__getitem__)
+    return found
+
+
 def inputs_end(program: Program) -> int:
     """The position of the last input, which no start comes before; -1 if there is none.
 

@@ -15,6 +15,7 @@ from weft.passes.hoist_starts import HoistStarts
 from weft.passes.merge_sums import MergeSums
 from weft.passes.micro_pipeline import MicroPipeline
 from weft.passes.options import make_pass, parse_pipeline, pass_text
+from weft.passes.put_off import PutOff
 from weft.passes.schedule import SchedulePass
 from weft.passes.sink_waits import SinkWaits
 
@@ -27,6 +28,7 @@ PASSES: Mapping[str, type[Pass]] = {
     BucketAuto.name: BucketAuto,
     Dedupe.name: Dedupe,
     GatherOnce.name: GatherOnce,
+    PutOff.name: PutOff,
     DdpFuse.name: DdpFuse,
     MergeSums.name: MergeSums,
     Halve.name: Halve,

@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import ClassVar
 
-from weft.analysis.windows import Window, windows
+from weft.analysis.windows import Window, sent_on, windows
 from weft.cost.model import CostModel, HardwareModel
 from weft.cost.prices import prices
 from weft.errors import OptionError, WeftWarning
@@ -84,7 +85,7 @@ class BucketAuto:
             search = _Search(self, program, cost, Limits(context.memory_limit), able)
             chains = search.chains(able)
             remarks += map(search.in_time, chains[:1])
-            remarks += map(search.try_chain, chains)
+            remarks += search.try_all(chains)
         steps = search.steps(able)
         return Plan(pass_text(self), fingerprint(program), tuple(steps), tuple(remarks))
 
@@ -142,6 +143,55 @@ class _Search:
         verdict, how = ("done", f"saves {saved:,.1f} us") if saved > 0 else ("refused", "saves nothing")
         what = f"to launch {counted(len(self._sketch.pieces), 'collective')} when their time has come {how}"
         return Remark(self._options.name, self._sketch.pieces[chain[0]].name, verdict, what)
+
+    def try_all(self, chains: Sequence[Sequence[int]]) -> list[Remark]:
+        """Put all chains into buckets where that helps; remarks say so.
+
+        Chains that send on what others have received, and these others, come last if they have buckets in common: they
+        are tried at once, since merging one of them alone only delays the other.
+        """
+        relays = self._relays()
+        linked = {number for bucket in relays for number in bucket}
+        remarks = [self.try_chain(chain) for chain in chains if linked.isdisjoint(chain)]
+        if relays:
+            remarks.append(self._try_relays(relays))
+            if remarks[-1].verdict == "refused":
+                remarks += [self.try_chain(chain) for chain in chains if not linked.isdisjoint(chain)]
+        return remarks
+
+    def _try_relays(self, relays: list[tuple[int, ...]]) -> Remark:
+        trial = self._trial(relays, self._options.modes[0])
+        name, count = self._sketch.pieces[relays[0][0]].name, sum(map(len, relays))
+        how = f"{count} collectives in {counted(len(relays), 'bucket')}, of which some send on what the others received"
+        saved = self._placed.run.step_us - trial.placed.run.step_us
+        if trial.placed.over(self._limits) > self._placed.over(self._limits):
+            why = f"would need {trial.placed.peak / 1e9:,.2f} GB, and may have {(self._limits.memory or 0) / 1e9:,.2f}"
+            return Remark(self._options.name, name, "refused", f"{how}, {why}")
+        if saved <= 0:
+            return Remark(self._options.name, name, "refused", f"{how}, would take {-saved:,.1f} us more")
+        self._buckets, self._placed = trial.buckets, trial.placed
+        return Remark(self._options.name, name, "done", f"{how}, save {saved:,.1f} us")
+
+    def _relays(self) -> list[tuple[int, ...]]:
+        """Buckets of those that send on what others have received, where nothing is computed between them, and of those
+        others."""
+        mode, pieces, known = self._options.modes[0], self._sketch.pieces, windows(self._program)
+        clock = [*accumulate(self._sketch.us)]
+        found: dict[Hashable, dict[int, None]] = {}
+        taken: set[int] = set()
+        for name, givers in sent_on(self._program).items():
+            numbers = [self._number[one] for one in (name, *givers)]
+            if self._able[mode].issuperset((name, *givers)) and taken.isdisjoint(numbers):
+                taken.update(numbers)
+                us = clock[pieces[numbers[0]].ready]
+                for number in numbers:
+                    key = key_of(self._program, known[pieces[number].name], mode)
+                    found.setdefault((us, key), {})[number] = None
+        return [tuple(sorted(bucket)) for bucket in found.values() if self._is_one([pieces[one] for one in bucket])]
+
+    def _is_one(self, pieces: Sequence[Piece]) -> bool:
+        """Whether these are several, and can be a bucket."""
+        return len(pieces) > 1 and reaches(pieces, Room(self._options.max_mb * 1e6))[-1] == 0
 
     def try_chain(self, chain: Sequence[int]) -> Remark:
         """Put a chain into buckets if that helps; a remark says so."""

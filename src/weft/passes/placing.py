@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from weft.passes.fitting_in import Limits, Placed, fitted, in_order, with_room
-from weft.passes.together import moved_together
-from weft.sim.sketch import Piece, Placement, Sketch
+from weft.passes.together import moved_to_gathers, moved_together
+from weft.sim.sketch import Piece, Placement, Run, Sketch
 
 RULES = ("in_time", "one_ahead")
 
@@ -62,14 +63,16 @@ def _best_in_time(sketch: Sketch, limits: Limits, rounds: int) -> Placed:
 
 
 def _together(sketch: Sketch, placed: Placed, limits: Limits) -> Placed:
-    """A placement, or a better one in which groups communicate at the same time: the others move to the busiest, and
-    then that one to them."""
+    """A placement, or a better one in which groups communicate at the same time: all move to the gathers; then the
+    others move to the busiest, and that one to them."""
     loads = {group: sum(sketch.pieces[number].us for number in members) for group, members in _by_group(sketch).items()}
+    moves: list[Callable[[Sketch, Placement, Run, Sequence[float]], Placement]] = [moved_to_gathers]
+    moves += [partial(moved_together, group=group) for group in sorted(loads, key=lambda group: (loads[group], group))]
     best = placed
-    for group in sorted(loads, key=lambda group: (loads[group], group)):
+    for moved in moves:
         us = [land - begin for begin, land in zip(best.run.begins, best.run.lands, strict=True)]
         latest = _all_latest(sketch, best.run.slots, us)
-        found = fitted(sketch, moved_together(sketch, best.placement, best.run, latest, group), limits)
+        found = fitted(sketch, moved(sketch, best.placement, best.run, latest), limits)
         best = min(best, found, key=lambda one: (one.over(limits), one.run.step_us))
     return best
 

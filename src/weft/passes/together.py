@@ -37,6 +37,23 @@ def moved_together(sketch: Sketch, placement: Placement, run: Run, latest: Seque
     return Placement(tuple(launch), tuple(map(max, launch, placement.wait)), tuple(order))
 
 
+def moved_to_gathers(sketch: Sketch, placement: Placement, run: Run, latest: Sequence[float]) -> Placement:
+    """The placement with all that frees memory launched where the next gather is, behind it, if that is not too late.
+
+    So the flights of one group follow each other without a gap, and those of others are beside them.
+    """
+    pieces, launch = sketch.pieces, list(placement.launch)
+    slots = sorted({launch[number] for number, piece in enumerate(pieces) if piece.grows})
+    for number, piece in enumerate(pieces):
+        place = bisect_left(slots, piece.ready)
+        last = min(piece.due, bisect_right(run.slots, latest[number]) - 1)
+        if not piece.grows and place < len(slots) and slots[place] <= last:
+            launch[number] = slots[place]
+    rank = {number: place for place, number in enumerate(placement.order)}
+    order = sorted(rank, key=lambda number: (launch[number], not pieces[number].grows, rank[number]))
+    return Placement(tuple(launch), tuple(map(max, launch, placement.wait)), tuple(order))
+
+
 def _best_slot(piece: Piece, times: Sequence[float], flights: _Flights, bounds: tuple[int, int], free: float) -> int:
     """The slot from which most of a piece is in flight beside others: of those, what makes memory that is used in the
     step takes the last, and all else the first. `bounds` are the first and the last slot that it may have; its group is
