@@ -121,6 +121,6 @@ def test_reductions_are_launched_where_the_next_gather_is() -> None:
     assert late.launch == placed.placement.launch
 
 
-@given(program=programs(), share=st.sampled_from([0.0, 0.1, 0.5]))
+@given(program=programs(random=True, barriers=True), share=st.sampled_from([0.0, 0.1, 0.5]))
 def test_any_program_is_the_same_step_after_it(program: Program, share: float) -> None:
     weft.verify(program, put_off(program, share), reorders=True)

@@ -25,7 +25,7 @@ def test_a_timeline_shows_its_figures_and_why_it_waits() -> None:
     rows = [
         ("step", "28.2 us"), ("compute", "20.8 us"), ("communication", "7.4 us"), ("exposed", "7.4 us"),
         ("collectives", "3"), ("· all_gather", "2"), ("· all_reduce", "1"), ("peak memory", "2,000 bytes"),
-        ("bound", "26.0 us"),
+        ("bound", "26.6 us"),
     ]  # fmt: skip
     table = "".join(f'<tr><th style="text-align:left">{name}</th><td>{value}</td></tr>' for name, value in rows)
     little = "needs it, and there was too little to do until then"

@@ -56,7 +56,8 @@ class PutOff:
                 f"put off by {late_us:,.1f} us of compute, so that what is sent on has time to arrive",
             )
             if goal < min(one.due for one in run):
-                goals.update({place: goal for one in run for place in (*one.launched, *one.waited)})
+                moving = (place for one in run for place in (*one.launched, *one.waited))
+                goals.update({place: goal for place in moving if place <= goal})
             else:
                 verdict, how = (
                     "refused",
