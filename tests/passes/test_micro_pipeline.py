@@ -327,3 +327,29 @@ def test_of_layers_that_are_alike_two_are_tried_that_are_next_to_each_other() ->
     assert nearest(subject, alike) == (starts["g3"], starts["g4"])
     assert nearest(subject, alike[:2]) == (starts["g0"], starts["g3"])
     assert nearest(subject, alike[:1]) == (starts["g0"],)
+
+
+def test_a_part_has_what_is_cut_only_if_its_chain_is_divided() -> None:
+    # %far leads to %scatter, not from %gather: it is cut with %scatter alone.
+    subject = weft.parse("""weft 1
+group tp = 0..7
+
+%own: bf16[8192,8192] = input()
+%w: bf16[8192,8192] = input()
+%far: bf16[8192,8192] = aten.mm.default(%own, %w)
+%some: bf16[1024,8192] = aten.slice.Tensor(%far, 0, 0, 1024)
+%shard: bf16[1024,8192] = aten.cumsum.default(%some, 0)
+%gather: bf16[8192,8192] = all_gather.start(%shard) over tp
+%rows: bf16[8192,8192] = wait(%gather)
+%near: bf16[8192,8192] = aten.mm.default(%rows, %w)
+%sum: bf16[8192,8192] = aten.add.Tensor(%near, %far)
+%scatter: bf16[1024,8192] = reduce_scatter.start(%sum) sum over tp
+%mine: bf16[1024,8192] = wait(%scatter)
+return %mine
+""")
+    (chain,), _ = chains(subject, subject.starts)
+    assert "far" not in chain.axes(0, 2)
+    assert "far" in chain.axes(1, 2)
+    assert "far" in chain.names
+    remarks = MicroPipeline().plan(subject, Context.of(subject, COST)).remarks
+    assert [(one.op, one.verdict) for one in remarks] == [("gather", "done"), ("scatter", "done")]

@@ -37,8 +37,12 @@ class Chain:
 
     @property
     def names(self) -> Axes:
-        """All its ops, as keys."""
-        return self.axes(0, len(self.knots))
+        """The ops of all that it may be divided into, as keys: also those that are cut only if it begins with the knot
+        that they lead to."""
+        found: dict[str, Axis] = {**self.axes(0, len(self.knots))}
+        for knot in self.knots:
+            found.update(knot.head)
+        return {name: found[name] for name in sorted(found, key=self.program.index.__getitem__)}
 
     def region(self, first: int, last: int, chunks: int) -> Region:
         return Region(self.program, self.knots[first].size, self.axes(first, last), chunks)
