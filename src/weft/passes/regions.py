@@ -40,8 +40,8 @@ class Chain:
         """The ops of all that it may be divided into, as keys: also those that are cut only if it begins with the knot
         that they lead to."""
         found: dict[str, Axis] = {**self.axes(0, len(self.knots))}
-        for knot in self.knots:
-            found.update(knot.head)
+        for one in self.knots:
+            found.update(one.head)
         return {name: found[name] for name in sorted(found, key=self.program.index.__getitem__)}
 
     def region(self, first: int, last: int, chunks: int) -> Region:
