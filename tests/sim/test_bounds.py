@@ -211,21 +211,21 @@ def test_casts_that_a_bucket_does_for_all_its_members_do_not_beat_the_bound() ->
     assert lower_bound(before, machine).us <= simulate(after, machine).step_us
 
 
-SENT = {"small": (1024, False), "large": (2**24, False), "converted before": (2**24, True)}
+CAST, SCALE = "f32[{size}] = aten._to_copy.default(%w, dtype=f32)", "bf16[{size}] = aten.mul.Tensor(%w, 0.5)"
 
 
-def floor_of_the_cast(size: int, converted: bool) -> float:
-    """The least time of the cast behind an all-reduce of so many elements, which may come from a cast as well."""
-    given, sent = ("f32", "cast") if converted else ("bf16", "x")
+def floor_behind(size: int, does: str, sent: str = "x") -> float:
+    """The least time of what is done to the result of an all-reduce of so many elements, which may be those of a
+    cast."""
     program = parse(
         f"""weft 1
         group dp = 0..7
 
-        %x: {given}[{size}] = input()
+        %x: {"f32" if sent == "cast" else "bf16"}[{size}] = input()
         %cast: bf16[{size}] = aten._to_copy.default(%x, dtype=bf16)
         %s: bf16[{size}] = all_reduce.start(%{sent}) sum over dp
         %w: bf16[{size}] = wait(%s)
-        %y: f32[{size}] = aten._to_copy.default(%w, dtype=f32)
+        %y: {does.format(size=size)}
         return %y
         """
     )
@@ -233,10 +233,14 @@ def floor_of_the_cast(size: int, converted: bool) -> float:
 
 
 def test_joining_what_is_done_to_results_saves_launches_less_the_copy_that_it_takes() -> None:
-    small, large, after_another = (floor_of_the_cast(*sent) for sent in SENT.values())
-    assert small == pytest.approx(H100.moved_us(6 * 1024) + H100.moved_us(4 * 1024))  # the launch, less the copy
-    assert large == pytest.approx(H100.launch_us + H100.moved_us(6 * 2**24))  # nothing
-    assert after_another == pytest.approx(H100.moved_us(6 * 2**24))  # the launch: a pack converts on the way
+    moved, launch = H100.moved_us, H100.launch_us
+    assert floor_behind(1024, SCALE) == pytest.approx(moved(4 * 1024) + moved(4 * 1024))  # the launch, less the copy
+    assert floor_behind(2**24, SCALE) == pytest.approx(launch + moved(4 * 2**24))  # nothing
+    assert floor_behind(2**24, SCALE, sent="cast") == pytest.approx(moved(4 * 2**24))  # a pack converts on the way
+
+
+def test_converting_results_together_takes_no_copy() -> None:
+    assert floor_behind(2**24, CAST) == pytest.approx(H100.moved_us(6 * 2**24))
 
 
 def test_a_link_is_no_busier_than_by_collectives_that_are_faster_in_small_pieces() -> None:

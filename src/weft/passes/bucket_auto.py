@@ -17,7 +17,7 @@ from weft.ir.program import Collective, Program
 from weft.ir.text import counted
 from weft.passes.base import Context, Plan, Remark, Step, fingerprint
 from weft.passes.chains import Link, Stream, best_buckets
-from weft.passes.converting import saved_by_packs_us
+from weft.passes.converting import SavedByPacks
 from weft.passes.fitting_in import Limits, Placed
 from weft.passes.joining import joint_ops
 from weft.passes.members import (
@@ -42,7 +42,9 @@ from weft.sim.sketch import Piece, Placement, Sketch
 _SHORT = 48  # a chain of no more collectives is also cut without slack; the simulator, which sees more, chooses
 _SLACK = 0.001  # of the step: for a delay of compute by less than that no other cut of a longer chain is looked for
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of a chain, for a bucket: the next one if memory does not allow more
-_SATURATED = 0.01  # to double a bucket that saves no more than this share of its time is not worth a thought
+# To double a bucket that saves no more than this share of its time is not worth a thought; where a group has more to
+# send than there is to compute, less is worth it: least if memory is limited, for a larger bucket is held for longer.
+_SATURATED, _CROWDED, _CROWDED_AND_LIMITED = 0.01, 0.001, 0.005
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class _Search:
         for mode in options.modes[1:]:
             self._able[mode] = _names(mergeable(program, options.kinds, mode)[0])
         self._reaches: dict[tuple[tuple[str, ...], float], list[int]] = {}  # those that were asked for
-        self._saved: dict[tuple[int, ...], float] = {}  # by packs, of those buckets that were asked for
+        self._saved: dict[tuple[int, ...], SavedByPacks] = {}  # by packs, of those buckets that were asked for
         self._buckets: dict[tuple[int, ...], str] = {}  # the numbers of the members, and how they are merged
         self._placed = best_placement(self._sketch, limits)
 
@@ -234,12 +236,12 @@ class _Search:
 
     def _way(self, bucket: tuple[int, ...], mode: str) -> str:
         """How a bucket is merged in a mode: conversions are done together where that saves anything."""
-        return "coalesced" if mode == "coalesced_pack" and self._saved_by_packs(bucket) <= 0 else mode
+        return "coalesced" if mode == "coalesced_pack" and self._saved_by_packs(bucket).us <= 0 else mode
 
-    def _saved_by_packs(self, bucket: Sequence[int]) -> float:
+    def _saved_by_packs(self, bucket: Sequence[int]) -> SavedByPacks:
         key = tuple(bucket)
         if key not in self._saved:
-            self._saved[key] = saved_by_packs_us(self._program, self._windows(bucket), self._cost)
+            self._saved[key] = SavedByPacks.of(self._program, self._windows(bucket), self._cost)
         return self._saved[key]
 
     def _windows(self, bucket: Sequence[int]) -> list[Window]:
@@ -265,8 +267,11 @@ class _Search:
             mode = buckets[tuple(bucket)]
             return None if mode in COALESCED else self._copies(bucket, piece, mode)
 
-        def saved(bucket: Sequence[int]) -> float:
-            return self._saved_by_packs(bucket) if buckets[tuple(bucket)] == "coalesced_pack" else 0.0
+        def saved(bucket: Sequence[int]) -> tuple[float, float]:
+            by_packs = self._saved_by_packs(bucket)
+            return (
+                (by_packs.before_us, by_packs.behind_us) if buckets[tuple(bucket)] == "coalesced_pack" else (0.0, 0.0)
+            )
 
         return merged(self._sketch, list(buckets), self._cost, copies, saved) if buckets else self._sketch
 
@@ -321,9 +326,12 @@ class _Search:
     def _enough(self, comm: Collective, most: int) -> float:
         """The bytes beyond which a bucket gains nothing by being larger."""
         nbytes = 1 << 20
+        busy_us = sum(piece.us for piece in self._sketch.pieces if piece.comm.group == comm.group)
+        crowded = _CROWDED if self._limits.memory is None else _CROWDED_AND_LIMITED
+        saturated = crowded if busy_us > sum(self._sketch.us) else _SATURATED
         while nbytes < most:
             once, twice = self._cost.collective_us(comm, nbytes), self._cost.collective_us(comm, 2 * nbytes)
-            if twice > 2 * once * (1 - _SATURATED):
+            if twice > 2 * once * (1 - saturated):
                 break
             nbytes *= 2
         return nbytes

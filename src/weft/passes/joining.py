@@ -20,7 +20,7 @@ def joint_ops(program: Program, members: Sequence[Window]) -> tuple[Op, ...]:
 
     Element by element it does not matter where an element stands, so the bits stay the same.
     """
-    found = [_follower(program, member) for member in members]
+    found = [follower(program, member) for member in members]
     first = found[0]
     if first is None:
         return ()
@@ -30,7 +30,8 @@ def joint_ops(program: Program, members: Sequence[Window]) -> tuple[Op, ...]:
     return tuple(ops) if alike and len(ops) == len(found) else ()
 
 
-def _follower(program: Program, member: Window) -> Op | None:
+def follower(program: Program, member: Window) -> Op | None:
+    """The op that alone uses a member's result, if it is a cast or a scaling by a number."""
     waits = pairs(program).waits[member.start.name]
     readers = users(program).get(waits[0], ()) if len(waits) == 1 and waits[0] not in returned(program) else ()
     if len(readers) != 1 or program.index[readers[0].name] not in member.waited:

@@ -15,7 +15,7 @@ from weft.ir.specs import TensorSpec
 from weft.passes.absorbing import conversions
 from weft.passes.base import Plan, Step, check_fits
 from weft.passes.combine import place
-from weft.passes.converting import saved_by_packs_us
+from weft.passes.converting import SavedByPacks
 from weft.passes.merging import REDUCTIONS, WAYS, merge
 from weft.passes.results import not_just_waited
 from weft.passes.site import Bucket
@@ -97,7 +97,7 @@ def saved_us(program: Program, members: Sequence[Window], mode: str, cost: CostM
     apart = sum(cost.collective_us(comm, size) for size in sizes)
     copies = copies_us(comm, mode, cost)(sum(sizes))
     if mode == "coalesced_pack":
-        copies -= saved_by_packs_us(program, members, cost)
+        copies -= SavedByPacks.of(program, members, cost).us
     if mode == "custom_op" and isinstance(cost, HardwareModel):
         for member in members:
             if conversions(program, member):

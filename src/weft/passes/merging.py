@@ -18,7 +18,13 @@ from weft.ir.editor import Editor
 from weft.ir.program import Op, Program
 from weft.ir.specs import DTYPES, TensorSpec
 from weft.passes.absorbing import absorbed, before_absorbed
-from weft.passes.converting import converted_together, pack_of
+from weft.passes.converting import (
+    conversion_of_result,
+    converted_together,
+    pack_of,
+    pack_of_results,
+    results_converted_together,
+)
 from weft.passes.joining import joint_ops
 from weft.passes.site import Bucket, Place, Site
 
@@ -71,19 +77,26 @@ def coalesced(site: Site) -> Mapping[str, Ref]:
 
     It is under way until all its results have been waited for.
     """
-    return _by_one_call(site, {})
+    return _by_one_call(site, {}, {})
 
 
 def coalesced_pack(site: Site) -> Mapping[str, Ref]:
-    """The same, where conversions in front of several members are done by one op, and parts of its result are sent."""
+    """The same, where conversions in front of several members are done by one op, parts of whose result are sent; and
+    those of several results by another."""
     sent: dict[str, Ref] = {}
     for together in converted_together(site.program, site.bucket.members):
         sent |= _converted(site, together)
-    return _by_one_call(site, sent)
+    got = results_converted_together(site.program, site.bucket.members)
+    used = {one.start.name: min(site.before_use(each) for each in together) for together in got for one in together}
+    results = _by_one_call(site, sent, used)
+    for together in got:
+        _convert_results(site, together)
+    return results
 
 
-def _by_one_call(site: Site, instead: Mapping[str, Ref]) -> Mapping[str, Ref]:
-    """Members are sent as they are, or what there is instead."""
+def _by_one_call(site: Site, instead: Mapping[str, Ref], used: Mapping[str, tuple[int, int]]) -> Mapping[str, Ref]:
+    """Members are sent as they are, or what there is instead; they are waited for before they are used, by themselves
+    or as this says."""
     first = site.starts[0]
     results = tuple(spec for start in site.starts for spec in start.out)
     sent = tuple(instead.get(start.name, start.args[0]) for start in site.starts)
@@ -93,7 +106,7 @@ def _by_one_call(site: Site, instead: Mapping[str, Ref]) -> Mapping[str, Ref]:
     for index, member in enumerate(site.bucket.members):
         own, name = member.start.out, member.start.name
         part = site.add(site.at_launch, "part", "getitem", bucket, index, out=own, of=(name,))
-        where = min(site.before_use(member), site.before_overwritten())
+        where = min(used.get(name, site.before_use(member)), site.before_overwritten())
         found[name] = site.add(where, "done", "wait", part, out=own, of=site.waits(member))
     return found
 
@@ -169,6 +182,22 @@ def _converted(site: Site, members: Sequence[Window]) -> Mapping[str, Ref]:
         found[member.start.name] = site.view(site.at_launch, "sent", part, spec.shape)
         begin = end
     return found
+
+
+def _convert_results(site: Site, members: Sequence[Window]) -> None:
+    """The results of members are converted by one op. Parts of what it gives stand for what their own ops gave."""
+    where = min(site.before_use(member) for member in members)
+    ops = [conversion_of_result(site.program, member) for member in members]
+    pack = pack_of_results(site.program, members)
+    packed = site.put(where, replace(pack, origin=ops[0].origin, sources=tuple(op.name for op in ops)))
+    begin: Dim = 0
+    for op in ops:
+        (spec,) = op.out
+        assert isinstance(spec, TensorSpec)
+        out, end = (TensorSpec((spec.numel,), spec.dtype),), begin + spec.numel
+        part = site.add(where, "part", "aten.slice.Tensor", packed, 0, begin, end, out=out)
+        site.editor.remove(op.name, use=site.view(where, "taken", part, spec.shape, of=(op.name,)).name)
+        begin = end
 
 
 def _remove_absorbed(site: Site, members: Sequence[Window]) -> None:

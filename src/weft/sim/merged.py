@@ -12,8 +12,9 @@ from weft.sim.streams import link_shares
 # Of a bucket, by the numbers of its members and as a piece: the compute that it takes to copy it together and apart,
 # less what is saved by it; None if its members are not copied.
 Copies = Callable[[Sequence[int], Piece], float | None]
-# Of a bucket whose members are not copied: the compute that is saved because what prepares them is done together.
-Saved = Callable[[Sequence[int]], float]
+# Of a bucket whose members are not copied: the compute that is saved because what prepares them is done together, and
+# because what is done to their results first is.
+Saved = Callable[[Sequence[int]], tuple[float, float]]
 
 
 def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, copies: Copies, saved: Saved) -> Sketch:
@@ -35,7 +36,9 @@ def merged(sketch: Sketch, buckets: Sequence[Sequence[int]], cost: CostModel, co
             holds.append(Hold(piece.nbytes, 0, first, at_wait=False, until=0, launch=(), wait=(first,)))
             copied.update(bucket)
         else:
-            whole[first] = replace(piece, before_us=max(0.0, piece.before_us - saved(bucket)))
+            before, behind = saved(bucket)
+            left = max(0.0, piece.before_us - before), max(0.0, piece.behind_us - behind)
+            whole[first] = replace(piece, before_us=left[0], behind_us=left[1])
     holds += [_let_go(hold, copied) for hold in sketch.holds] if copied else sketch.holds
     kept = [number for number in range(len(sketch.pieces)) if head.get(number, number) == number]
     place = {number: index for index, number in enumerate(kept)}

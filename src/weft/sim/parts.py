@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from weft.analysis.dependencies import Kind, accesses, arguments, dependencies
 from weft.analysis.fusion import fusion
 from weft.analysis.kernels import Kernel, input_specs
+from weft.analysis.terms import CASTS
 from weft.analysis.traffic import total_bytes
 from weft.analysis.windows import Window, companions, windows
 from weft.cost.model import CostModel, DivisibleModel, HardwareModel
@@ -192,7 +193,7 @@ def _least_compute(
     us = list(known.us)
     if isinstance(cost, HardwareModel):
         for window in windows(program).values():
-            _join(window, cost, us)
+            _join(program, window, cost, us)
     else:
         for place in joined:
             us[place] = 0.0
@@ -210,17 +211,18 @@ def _least_compute(
     return us
 
 
-def _join(window: Window, cost: HardwareModel, us: list[float]) -> None:
+def _join(program: Program, window: Window, cost: HardwareModel, us: list[float]) -> None:
     """Take from the kernels that belong to a collective what a bucket could save of their launches.
 
-    Results that kernels go on with together are in one buffer. For that, what is sent is copied into one, if no kernel
-    that prepares it can write there.
+    Results that kernels go on with together are in one buffer, unless they are converted, which one kernel can do
+    wherever they are. For that, what is sent is copied into one, if no kernel that prepares it can write there.
     """
     launch, start = cost.launch_us, window.start
     assert start.comm is not None, "a start communicates"
     before, behind = ([place for place in places if us[place] > 0] for places in (window.prelude, window.family))
     saved = launch * (len(before) + len(behind))
-    if not before and start.comm.kind in ("reduce_scatter", "all_reduce"):
+    converted = any(program.ops[place].target in CASTS for place in behind)
+    if not before and not converted and start.comm.kind in ("reduce_scatter", "all_reduce"):
         saved -= cost.moved_us(2 * total_bytes(start))
     for place in (*before, *behind):
         less = max(0.0, min(us[place], launch, saved))
