@@ -2,8 +2,8 @@
 
 A start takes along what only prepares its input (its *prelude*: views and casts that nobody else uses). Behind it come
 its waits and all that is made of its result alone, element by element (its *family*: views, casts, scaling, copies
-into a buffer), down to the first op that is no such thing. So any set of collectives may be launched together at a
-place that is in the window of each, and such places never contradict each other, whatever other sets are launched
+into a buffer, packs), down to the first op that is no such thing. So any set of collectives may be launched together at
+a place that is in the window of each, and such places never contradict each other, whatever other sets are launched
 where.
 
 Why they never do: all other ops keep their order. Suppose that a collective x needs the result of another one, y. If
@@ -184,10 +184,11 @@ def _led_by(op: Op, start_of: Mapping[str, int]) -> int | None:
 
 
 def _follows(op: Op) -> bool:
-    """Whether an op may go wherever the one it reads goes: it computes an element from an element, and has no effect
-    but to overwrite a buffer."""
+    """Whether an op may go wherever the one it reads goes: it computes an element from an element, wherever it puts
+    that, and has no effect but to overwrite a buffer."""
     effects = (op.traits.mutates and op.target != "aten.copy_.default") or op.traits.random or op.traits.barrier
-    return op.is_wait or op.traits.is_view or (KERNELS.get(op.target) is Kernel.POINTWISE and not effects)
+    by_element = KERNELS.get(op.target) is Kernel.POINTWISE or op.target == "weft.pack.default"
+    return op.is_wait or op.traits.is_view or (by_element and not effects)
 
 
 def _prelude(program: Program, position: int, after: list[list[int]], owner: Mapping[int, int], due: int) -> list[int]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from weft.analysis.fusion import fusion
 from weft.analysis.kernels import input_specs
+from weft.analysis.storages import storages
 from weft.analysis.terms import CASTS
 from weft.analysis.windows import Window, windows
 from weft.cost.model import CostModel
@@ -131,13 +132,30 @@ def _conversion(program: Program, member: Window) -> _Conversion | None:
 
 
 def _conversions_of_results(program: Program) -> Mapping[str, _Conversion]:
-    """For each start whose result is only converted, by a kernel that does nothing else: that conversion."""
+    """For each start whose result is only converted, by a kernel that does nothing else: that conversion.
+
+    What a pack gives is in one buffer: nobody may write to a part of it, or send it, as long as others use theirs.
+    """
     fused, found = fusion(program), dict[str, _Conversion]()
+    touched = _written_or_sent(program)
     for name, member in windows(program).items():
         op = follower(program, member)
         if op is None or fused.members[fused.region[program.index[op.name]]] != (program.index[op.name],):
             continue
+        if not touched.isdisjoint(storages(program).of_value(op.name)):
+            continue
         (given,), (made,) = program[op.given[0]].out, op.out
         if isinstance(given, TensorSpec) and given.strides is None and given.dtype != made.dtype and op.target in CASTS:
             found[name] = _Conversion(op, op.refs()[0], given)
+    return found
+
+
+def _written_or_sent(program: Program) -> set[int]:
+    """The storages that some op writes to, or some start sends."""
+    found: set[int] = set()
+    for op in program.ops:
+        if op.traits.mutates:
+            found |= storages(program).of_args(op.argument(key) for key in op.traits.mutates)
+        elif op.is_start:
+            found |= storages(program).of_args(op.args)
     return found
