@@ -61,9 +61,10 @@ def test_what_is_in_flight_slows_compute_down() -> None:
     assert one(member()).delay(2.0) == Delay(30.0, ((1.0, 15.0),))
 
 
-def test_what_is_known_to_be_in_flight_alone_slows_compute_down_and_the_rest_is_idle() -> None:
+def test_of_what_else_is_in_flight_only_what_a_link_carries_slows_compute_down() -> None:
+    # Half of the 10 us for which it has the link to itself, and half of the 30 us that it takes.
     alone = Member("tp", 30.0, (NEVER,) * 5, (0.0,) * 5, None, alone_us=10.0)
-    assert one(alone).delay(2.0) == Delay(30.0, ((1.0, 25.0),))
+    assert one(alone).delay(2.0) == Delay(20.0, ((1.0, 15.0),))
 
 
 def test_what_the_last_member_leads_to_fills_gaps_only_if_that_is_cut() -> None:

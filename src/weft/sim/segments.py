@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.sim.between import Between, Floating, Segment
+from weft.sim.between import Between, Segment
 from weft.sim.delays import Delay, least_delay, unfilled
 from weft.sim.in_rows import InRows, in_rows
 
@@ -28,8 +28,7 @@ def segments_us(found: Between, slowdown: float) -> float:
 
 
 def _on_a_link(found: Between, rows: InRows, name: str, slowdown: float) -> float:
-    """By all that a link has to carry. What is not in a row is in flight when nothing of a row is, and delays compute
-    as if it were work itself, which may be done anywhere."""
+    """By all that a link has to carry: what is not in a row delays compute by as much as it would alone."""
     members = [place for places in rows.members for place in places]
     crossing = {place: found.parts.starts.link_us(place).get(name, 0.0) for place in members}
     others = {place: us for place, us in found.parts.loads[name].items() if place not in crossing and us > 0}
@@ -38,7 +37,6 @@ def _on_a_link(found: Between, rows: InRows, name: str, slowdown: float) -> floa
     slowed = 1 - 1 / slowdown
     delays = rows.alone(crossing).delays(slowdown)
     floating = found.floating({place for places in rows.late for place in places})
-    floating += [Floating(found.first[place], found.last[place], us * slowed) for place, us in others.items()]
     work = sum(found.parts.loads["compute"].values()) + slowed * sum(others.values())
     return work + least_delay(delays, floating)
 

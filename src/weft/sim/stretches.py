@@ -38,7 +38,7 @@ class Member:
     def uncut(self, slowed: float) -> Iterator[Cost]:
         """What it costs in one piece, and inside a matmul if that may be."""
         delay = slowed * (self.whole_us if self.alone_us is None else self.alone_us)
-        yield Cost(delay, self.whole_us - delay)
+        yield Cost(delay, (1 - slowed) * self.whole_us)
         if self.inside_us is not None:
             yield Cost(self.inside_us, 0.0)
 
@@ -111,19 +111,18 @@ class Stretch:
         """How long it takes in so many pieces, for each of COUNTS, by the longest way through it."""
         for count in range(len(COUNTS)):
             for before, behind in product(_in_one_or_more(self.before, count), _in_one_or_more(self.behind, count)):
-                yield self._length(_Cut(self, count, before, behind), slowed)
+                yield self._length(_Cut(self, count, before, behind, 1 - slowed), slowed)
 
     def _length(self, cut: _Cut, slowed: float) -> Length:
         end = len(self.members) + 1
         numbers = range(1, end)
-        delay = slowed * cut.in_flight() + cut.added
-        inner = [cut.by_compute(one, other, slowed) for one in numbers for other in numbers if one < other]
+        inner = [cut.by_compute(one, other) for one in numbers for other in numbers if one < other]
         return Length(
-            delay,
-            cut.by_compute(0, end, slowed) + self.across - delay,
-            max(cut.by_compute(0, last, slowed) for last in numbers) - delay,
-            max(cut.by_compute(first, end, slowed) for first in numbers) - delay,
-            max([cut.by_groups(), *inner]) - delay,
+            slowed * cut.in_flight() + cut.added,
+            cut.by_compute(0, end) + self.across - cut.added,
+            max(cut.by_compute(0, last) for last in numbers) - cut.added,
+            max(cut.by_compute(first, end) for first in numbers) - cut.added,
+            max([cut.by_groups(), *inner]) - cut.added,
         )
 
 
@@ -147,10 +146,10 @@ class _Cut:
     and the compute stream with all work between the two.
     """
 
-    def __init__(self, stretch: Stretch, count: int, before: _End, behind: _End) -> None:
-        self._members, self._count = stretch.members, count
+    def __init__(self, stretch: Stretch, count: int, before: _End, behind: _End, share: float) -> None:
+        self._members, self._count, self._share = stretch.members, count, share
         most = COUNTS[count][1]
-        self._pieces = [member.piece_us[count] for member in stretch.members]
+        self._pieces = [share * member.piece_us[count] for member in stretch.members]
         work = [one.us + one.dearer[count] for one in stretch.inner]
         self._heads = _chained(before[2], self._pieces, work, most)
         self._tails = _chained(max(behind[2], stretch.closing), self._pieces[::-1], work[::-1], most)[::-1]
@@ -162,21 +161,18 @@ class _Cut:
         alone = [one.alone_us for one in self._members if one.alone_us is not None]
         return sum(alone) if len(alone) == len(self._members) else max(self._busy(1, len(self._members)).values())
 
-    def by_compute(self, first: int, last: int, slowed: float) -> float:
+    def by_compute(self, first: int, last: int) -> float:
         """By all work from the first piece of one member, or from the beginning, to the last piece of another, or to
-        the end. Beside it, all other pieces are in flight."""
+        the end."""
         begun = self._heads[first - 1] + self._pieces[first - 1] if first > 0 else 0.0
         left = self._pieces[last - 1] + self._tails[last - 1] if last <= len(self._members) else 0.0
-        busy = self._busy(max(first, 1), min(last, len(self._members)))
-        for number in {first, last} - {0, len(self._members) + 1}:
-            busy[self._members[number - 1].group] -= self._pieces[number - 1]
-        return begun + self._done[last] - self._done[first] + slowed * max(busy.values()) + left
+        return begun + self._done[last] - self._done[first] + left
 
     def by_groups(self) -> float:
         """By all pieces of a group from one member to another."""
         numbered = [*enumerate(self._members, start=1)]
         return max(
-            self._heads[first - 1] + self._busy(first, last)[one.group] + self._tails[last - 1]
+            self._heads[first - 1] + self._share * self._busy(first, last)[one.group] + self._tails[last - 1]
             for first, one in numbered
             for last, other in numbered[first - 1 :]
             if one.group == other.group
