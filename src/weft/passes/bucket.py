@@ -14,7 +14,7 @@ from weft.ir.text import counted
 from weft.passes.absorbing import conversions
 from weft.passes.base import Context, Plan, Remark, fingerprint
 from weft.passes.combine import Joint, apart, combine
-from weft.passes.converting import converted_together
+from weft.passes.converting import converted_together, results_converted_together
 from weft.passes.members import KINDS, apply_buckets, bucket_step, check_options, key_of, mergeable, saved_us
 from weft.passes.only import WORDS, check_only, enclosing, left_out, missed
 from weft.passes.options import pass_text
@@ -32,8 +32,8 @@ class BucketPass:
     - `kinds`: which kinds of collectives; all that can be merged if not given
     - `mode`: `default` copies the inputs into one buffer and takes the results out of another; `custom_op` does so with
       one op, which also does the conversions in front; `multidtype` does so with gathers of any dtypes, as bytes;
-      `coalesced` makes one call of the backend for all, without copies; `coalesced_pack` does so, and conversions in
-      front of several members, where each was a kernel of its own, become one
+      `coalesced` makes one call of the backend for all, without copies; `coalesced_pack` does so, and conversions of
+      what several members send, or of their results, where each was a kernel of its own, become one
     - `only`: `all`; `parameters`, that is gathers of parameters and reductions of gradients; `inter_node`, that is
       groups that span nodes of the machine; or what is inside of a module, such as `layers.0` or `layers.*.mlp`
     - `by_module`: each module that `only` names has buckets of its own, as people make them by hand
@@ -105,7 +105,8 @@ class BucketPass:
         message = f"launched together with {names}: {counted(len(bucket), 'collective')}, {nbytes:,} bytes"
         if self.mode == "custom_op" and (count := sum(conversions(program, member) for member in bucket)):
             message += f", {counted(count, 'conversion')} inside the pack"
-        if self.mode == "coalesced_pack" and (packs := converted_together(program, bucket)):
+        packs = [*converted_together(program, bucket), *results_converted_together(program, bucket)]
+        if self.mode == "coalesced_pack" and packs:
             message += f", {sum(map(len, packs))} conversions in {counted(len(packs), 'pack')}"
         if context.cost is not None:
             message += f"; {_worth(*saved_us(program, bucket, self.mode, context.cost))}"
