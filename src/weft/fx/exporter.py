@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
+    in_kernel_invocation_manager,
 )
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
@@ -27,6 +29,7 @@ from weft.fx.fused import check_runnable, fused_value, product_of, write_fused
 from weft.fx.importer import Source
 from weft.fx.literals import ArgWriter
 from weft.fx.names import resolve
+from weft.fx.pack import unfilled
 from weft.fx.sizes import Sizes
 from weft.fx.values import fake_input
 from weft.ir.dims import Expr
@@ -277,16 +280,34 @@ class _Lowering:
         return self.called(op, node)
 
     def called(self, op: Op, node: Node) -> Any:
-        assert self.fake_mode is not None
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda arg: tree_map(self.adopted, arg.meta["val"]))
-        assert callable(node.target)
         try:
-            with self.fake_mode, torch.no_grad():
-                return node.target(*args, **kwargs)
+            whole = self.whole(op, node)
+            return self.asked(op, node) if whole is None else _view(node, whole)
         except _NOT_FOR_FAKES:
             return _UNKNOWN
         except Exception as error:
             raise GraphError(f"%{op.name} ({op.target}) cannot be run on its arguments: {error}") from error
+
+    def asked(self, op: Op, node: Node) -> Any:
+        """What the fake mode says that a node gives."""
+        assert self.fake_mode is not None
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda arg: tree_map(self.adopted, arg.meta["val"]))
+        # Of our own operator it is known what it gives, and torch takes long to ask.
+        target = unfilled if op.target == "weft.pack.default" else node.target
+        assert callable(target)
+        with self.fake_mode, torch.no_grad():
+            return target(*args, **kwargs)
+
+    def whole(self, op: Op, node: Node) -> FakeTensor | None:
+        """The fake tensor that a node does nothing but view, in plain numbers; None if it is not so simple."""
+        if not op.traits.is_view or not isinstance(node.target, OpOverload) or node.kwargs or len(op.out) != 1:
+            return None
+        seen, (spec,) = node.args[0], op.out
+        plain = isinstance(spec, TensorSpec) and all(isinstance(size, int) for size in spec.shape)
+        if not plain or not isinstance(seen, Node) or len(node.all_input_nodes) > 1:
+            return None
+        value = seen.meta["val"]
+        return value if isinstance(value, FakeTensor) and value.fake_mode is self.fake_mode else None
 
     def adopted(self, value: Any) -> Any:
         """The same value in our fake mode: some tracers give every node a mode of its own."""
@@ -294,6 +315,14 @@ class _Lowering:
             return value
         with self.fake_mode:
             return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+
+def _view(node: Node, whole: FakeTensor) -> FakeTensor:
+    """What the fake mode would say, with the same storage. There are hundreds of views of packs, and it takes long."""
+    assert isinstance(node.target, OpOverload)
+    with in_kernel_invocation_manager(whole.fake_mode), torch.no_grad():
+        seen = node.target(whole, *node.args[1:])
+    return FakeTensor(whole.fake_mode, seen, whole.device)
 
 
 _UNKNOWN = object()

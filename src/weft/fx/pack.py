@@ -26,7 +26,8 @@ def pack(inputs: list[Tensor], dtype: torch.dtype, rows: int) -> Tensor:
 
 
 @pack.register_fake
-def _(inputs: list[Tensor], dtype: torch.dtype, rows: int) -> Tensor:
+def unfilled(inputs: list[Tensor], dtype: torch.dtype, rows: int) -> Tensor:
+    """The buffer before anything is in it."""
     return inputs[0].new_empty((sum(one.numel() for one in inputs),), dtype=dtype)
 
 

@@ -74,6 +74,8 @@ def _moved(program: Program, anchors: dict[str, str]) -> list[int]:
         there = program.index[anchor]
         place.update(dict.fromkeys(window.launched, (there, 2)))
         place.update(dict.fromkeys((one for one in window.waited if one <= there), (there, 3)))
+    if not place:
+        return list(range(len(program)))
     return sorted(range(len(program)), key=lambda position: (place.get(position, (position, 1)), position))
 
 

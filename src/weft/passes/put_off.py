@@ -15,7 +15,7 @@ from weft.cost.prices import prices
 from weft.errors import OptionError
 from weft.ir.program import Program
 from weft.ir.text import counted
-from weft.passes.base import Context, Plan, Remark, fingerprint
+from weft.passes.base import Context, Plan, Remark, Step, fingerprint
 from weft.passes.moves import apply_moves, moves_to
 from weft.passes.options import pass_text
 from weft.sim.units import size_text
@@ -64,10 +64,13 @@ class PutOff:
                     f"behind which there are no {late_us:,.1f} us of compute before the use or the end",
                 )
             remarks.append(Remark(self.name, run[0].start.name, verdict, f"{counted(len(run), 'collective')} {how}"))
-        order = sorted(range(len(program)), key=lambda place: (goals.get(place, place), place in goals, place))
-        if goals and (why := _refusal(program, order, context.memory_limit)) is not None:
-            goals, remarks = {}, [Remark(self.name, "", "refused", why)]
-        steps = moves_to(program, order) if goals else ()
+        steps: Sequence[Step] = ()
+        if goals:
+            order = sorted(range(len(program)), key=lambda place: (goals.get(place, place), place in goals, place))
+            if (why := _refusal(program, order, context.memory_limit)) is None:
+                steps = moves_to(program, order)
+            else:
+                remarks = [Remark(self.name, "", "refused", why)]
         return Plan(pass_text(self), fingerprint(program), tuple(steps), tuple(remarks))
 
     def apply(self, program: Program, plan: Plan) -> Program:
