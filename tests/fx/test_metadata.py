@@ -13,7 +13,9 @@ from torch.fx import Graph, GraphModule, Node
 
 import weft
 from tests.fx.graphs import Row, by_hand, rows
+from weft.errors import GraphError
 from weft.fx import relink
+from weft.fx.names import resolve
 from weft.ir import TensorSpec
 from weft.ir.targets import traits_of
 
@@ -92,6 +94,45 @@ def test_the_value_of_a_new_op_is_a_fake_tensor_of_the_graph_s_own_mode(how: str
     assert value.fake_mode is mode
     assert (tuple(value.shape), value.dtype, value.stride()) == ((8,), torch.float32, (1,))
     assert not value.requires_grad
+
+
+VIEWS: dict[str, tuple[Any, ...]] = {
+    "aten.view.default": ((8,),),
+    "aten.slice.Tensor": (0, 1, 3),
+    "aten.t.default": (),
+    "aten.transpose.int": (0, 1),
+    "aten.unsqueeze.default": (1,),
+    "aten.expand.default": ((3, 4, 2),),
+    "aten.as_strided.default": ((2, 2), (1, 2), 3),
+}
+
+
+@both_ways
+@pytest.mark.parametrize("target", VIEWS)
+def test_a_new_view_is_what_the_mode_would_make_of_the_same_memory(target: str, how: str) -> None:
+    module = graph()
+    sine = next(node.meta["val"] for node in module.graph.nodes if node.name == "sin")
+    with sine.fake_mode:
+        wanted = resolve(target)(sine, *VIEWS[target])
+    out = (TensorSpec(tuple(wanted.shape), "f32", tuple(wanted.stride())),)
+    editor = weft.Editor(weft.from_fx(module))
+    given = (weft.Ref("sin"), *VIEWS[target])
+    editor.insert_after("sin", weft.Op("seen", target, given, out=out, traits=traits_of(target)))
+    found = lowered(editor.finish("look"), how)["seen"].meta["val"]
+    assert isinstance(found, FakeTensor)
+    assert found.untyped_storage()._cdata == wanted.untyped_storage()._cdata
+    for what in ("shape", "dtype", "device", "fake_mode", "requires_grad", "stride", "storage_offset"):
+        one, other = getattr(found, what), getattr(wanted, what)
+        assert (one() == other()) if callable(one) else one == other
+
+
+@both_ways
+def test_a_view_that_cannot_be_is_an_error_that_names_it(how: str) -> None:
+    editor = weft.Editor(weft.from_fx(graph()))
+    view = weft.Op("seen", "aten.view.default", (weft.Ref("sin"), (7,)), out=(TensorSpec((7,), "f32"),))
+    editor.insert_after("sin", replace(view, traits=traits_of(view.target)))
+    with pytest.raises(GraphError, match=r"^%seen \(aten\.view\.default\) cannot be run on its arguments: "):
+        lowered(editor.finish("look"), how)
 
 
 @both_ways
