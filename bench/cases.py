@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import geometric_mean
 
+from bench.liveness import live_bytes
 from bench.rows import aligned
 from weft.sim import Timeline
 
@@ -16,7 +17,8 @@ _ROUNDING = 1e-9  # a step may be so much below the bound by arithmetic alone
 @dataclass(frozen=True)
 class Figures:
     """What one schedule of a step comes to. `pass_s` are the CPU seconds spent on making it; `bound_us` is the bound of
-    what it does, if it leaves out work that the step as it was has."""
+    what it does, if it leaves out work that the step as it was has; `counted_bytes` is the peak once more, counted
+    independently."""
 
     step_us: float
     compute_us: float
@@ -25,6 +27,7 @@ class Figures:
     peak_bytes: int
     pass_s: float
     bound_us: float | None = None
+    counted_bytes: int | None = None
 
     @staticmethod
     def of(timeline: Timeline, pass_s: float, bound_us: float | None = None) -> Figures:
@@ -36,7 +39,13 @@ class Figures:
             peak_bytes=timeline.peak_bytes,
             pass_s=pass_s,
             bound_us=bound_us,
+            counted_bytes=live_bytes(timeline.program),
         )
+
+    @property
+    def miscounted(self) -> bool:
+        """Whether the two counts of the peak differ."""
+        return self.counted_bytes is not None and self.counted_bytes != self.peak_bytes
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,8 @@ class Case:
     rows: tuple[Row, ...]
 
     def over_limit(self, figures: Figures) -> bool:
-        return self.limit_bytes is not None and figures.peak_bytes > self.limit_bytes
+        """Whether more lives at some op than may, by either count."""
+        return self.limit_bytes is not None and max(figures.peak_bytes, figures.counted_bytes or 0) > self.limit_bytes
 
     def over_bound(self, figures: Figures) -> float:
         """How many times as long as the bound a step takes."""
@@ -106,6 +116,11 @@ def summary(cases: Sequence[Case]) -> str:
         over = sum(case.over_limit(figures) for case, figures in known)
         mean = f"{geometric_mean(ratios):.3f}" if ratios else "-"
         lines.append(f"{name}: step ÷ bound {mean} over {len(ratios)} of {len(cases)} cases, {over} over the limit")
+    counted = [
+        row.figures for case in cases for row in case.rows if row.figures and row.figures.counted_bytes is not None
+    ]
+    agree = sum(not figures.miscounted for figures in counted)
+    lines.append(f"peak memory counted once more, as an allocator would: {agree} of {len(counted)} agree")
     behind = [line for case in cases for line in _behind(case)]
     return "\n".join([*lines, *(behind or ["weft is behind no other row in any case"])])
 
@@ -130,10 +145,16 @@ def _cells(case: Case, row: Row) -> tuple[str, ...]:
         f"{found.step_us / 1e3:,.2f}",
         f"{found.exposed_us / 1e3:,.2f}",
         f"{found.collectives:,}",
-        f"{found.peak_bytes / 1e9:,.2f}" + (" OVER" if case.over_limit(found) else ""),
+        _peak(case, found),
         f"{found.pass_s:,.2f}",
         f"{case.over_bound(found):.3f}" + (" BELOW" if case.below_bound(found) else ""),
     )
+
+
+def _peak(case: Case, found: Figures) -> str:
+    over = " OVER" if case.over_limit(found) else ""
+    counted = f" COUNTED {found.counted_bytes or 0:,}" if found.miscounted else ""
+    return f"{found.peak_bytes / 1e9:,.2f}{over}{counted}"
 
 
 def to_json(cases: Sequence[Case]) -> str:

@@ -4,13 +4,15 @@
     python -m bench.quality --workloads llama3_8b_fsdp --machines h100-ib400,gb200-nvl72 --layers 4
     python -m bench.quality --limits +5% --json quality.json --picture quality.png
     python -m bench.quality --json again.json --reuse quality.json             # torch's rows are taken from there
+    python -m bench.quality --rows weft --limits +0%,+10%,+20%                 # Weft alone, under each of these limits
 
 Every row is simulated by Weft on the same machine. "exposed" is the time in which compute waits for communication,
 "pass s" are CPU seconds, for Weft with verification, and "÷ bound" says how many times as long as the bound a step
 takes: nothing can be below 1. Where there is memory for it Weft may gather a parameter once instead of twice; such a
-row is compared with the bound of what is left to do. A row whose peak is over the limit is marked. In the end comes the
-geometric mean of each row, and every case in which Weft is behind the original or behind torch's pass within the same
-memory.
+row is compared with the bound of what is left to do. The peak is counted twice, by the simulator and independently; a
+row whose peak is over the limit is marked. In the end comes the geometric mean of each row, and every case in which
+Weft is behind the original or behind torch's pass within the same memory; and how near `schedule` comes to the best
+order that CP-SAT finds for small random programs.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,7 @@ from bench.capture import captured_on
 from bench.cases import Case, Figures, Row, from_json, summary, table, to_json
 from bench.options import known_workloads, listed
 from bench.picture import draw
+from bench.tightness import SCHEDULED, scheduled
 from bench.torch_pass import torch_pass
 from bench.workloads import WORKLOADS, Workload
 from weft.cli.progress import capture_progress
@@ -135,8 +138,10 @@ def cases(
     limits: Sequence[str],
     say: Callable[[str], None] = lambda line: None,
     known: Sequence[Case] = (),
+    rows: Collection[str] | None = None,
 ) -> Iterator[Case]:
-    """A workload, captured once, on each machine under each limit. `say` is told what comes next.
+    """A workload, captured once, on each machine under each limit. `say` is told what comes next; `rows` are the names
+    of those that are wanted beside the original, all if it is None.
 
     torch's pass takes minutes and is the same every time: its rows are taken from cases that are `known`, if they have
     the same program at the same prices, which the bound tells.
@@ -148,12 +153,13 @@ def cases(
             original = simulate(program, machine)
             for limit in limits:
                 problem = Problem(original, machine, limit_bytes(limit, original.peak_bytes))
-                rows = [Row("original", Figures.of(original, 0.0))]
-                before = _rows(known, _case(workload, problem, limit, rows))
+                found = [Row("original", Figures.of(original, 0.0))]
+                before = _rows(known, _case(workload, problem, limit, found))
                 for name, way in WAYS.items():
-                    say(f"{workload.name} on {machine.name}, limit {limit}: {name}")
-                    rows.append(before[name] if name in before else measured(problem, name, way))
-                yield _case(workload, problem, limit, rows)
+                    if rows is None or name in rows:
+                        say(f"{workload.name} on {machine.name}, limit {limit}: {name}")
+                        found.append(before[name] if name in before else measured(problem, name, way))
+                yield _case(workload, problem, limit, found)
 
 
 def _rows(known: Sequence[Case], case: Case) -> dict[str, Row]:
@@ -176,10 +182,18 @@ def _case(workload: Workload, problem: Problem, limit: str, rows: Iterable[Row])
 
 
 def sound(case: Case) -> bool:
-    """Whether every schedule of Weft was made, and none is below the bound."""
+    """Whether every schedule of Weft was made and is within the limit, and none is below the bound or miscounted."""
     known = [row.figures for row in case.rows if row.figures is not None]
-    made = all(row.figures is not None for row in case.rows if row.name in PIPELINES)
-    return made and not any(map(case.below_bound, known))
+    ours = [row.figures for row in case.rows if row.name in PIPELINES]
+    made = all(figures is not None and not case.over_limit(figures) for figures in ours)
+    return made and not any(case.below_bound(figures) or figures.miscounted for figures in known)
+
+
+def small_programs(count: int) -> str:
+    """How long the step of small random programs is after `schedule`, against the best order that there is."""
+    ratios = [ratio for ratio, _ in scheduled(count)]
+    near = sum(ratio <= 1.02 for ratio in ratios)
+    return f"{near} of {len(ratios)} small programs are within 2% of CP-SAT's optimum, at worst {max(ratios):.3f}"
 
 
 def main() -> None:
@@ -189,12 +203,14 @@ def main() -> None:
     for name in options.workloads:
         workload = WORKLOADS[name] if options.layers is None else WORKLOADS[name].with_layers(options.layers)
         say = partial(print, file=sys.stderr)
-        for case in cases(workload, options.machines, options.limits, say, options.reuse):
+        for case in cases(workload, options.machines, options.limits, say, options.reuse, options.rows):
             found.append(case)
             print(table(case), end="\n\n", flush=True)
             if options.json:  # after each case: a run takes long, and one that is ended keeps what it found
                 options.json.write_text(to_json(found), encoding="utf-8")
     print(summary(found))
+    if options.small:
+        print(small_programs(options.small))
     if options.picture:
         draw(found, options.picture)
     sys.exit(0 if all(map(sound, found)) else 1)
@@ -205,6 +221,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workloads", type=known_workloads, default=list(WORKLOADS), help="names, separated by commas")
     parser.add_argument("--machines", type=listed, default=MACHINES, help="presets or files, separated by commas")
     parser.add_argument("--limits", type=_limits, default=LIMITS, help='memory: "none", "+5%%" over the original')
+    parser.add_argument("--rows", nargs="+", choices=[*WAYS], help="which rows beside the original; all by default")
+    parser.add_argument(
+        "--small", type=int, default=SCHEDULED, help="how many small programs to hold against CP-SAT, 0 for none"
+    )
     parser.add_argument("--layers", type=int, help="make every model so deep; by default each is as it was published")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--reuse", type=_cases, default=[], help="take torch's rows from a file that --json wrote")

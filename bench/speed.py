@@ -6,14 +6,20 @@
 Times are CPU seconds of this process, the best of several runs, everything in one run. Weft's begin with a GraphModule
 and end with it: `from_fx`, each pass with its verification, simulations, and `relink`, which lowers the result into the
 graph that it came from. torch's pass is given its times, so pricing is no part of it.
+
+In the end, twenty processes with different hash seeds plan one step: their plans have to be one and the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,6 +43,9 @@ WORKLOAD = WORKLOADS["llama3_8b_fsdp"]
 LAYERS = 32
 DEPTHS = (12, 32, 80, 254)  # about 5,000 to 100,000 ops
 RUNS = 3
+
+PROCESSES = 20
+HASH = "import sys, weft; print(weft.optimize(weft.parse(sys.stdin.read()), sys.argv[1]).hash)"
 
 RATIO = 0.1  # of the time of torch's pass
 SECONDS = 20.0  # for 100,000 ops
@@ -134,6 +143,23 @@ def growth(found: Sequence[Times]) -> list[Row]:
     return rows
 
 
+def plan_rows(workload: Workload, machine: str, processes: int = PROCESSES) -> list[Row]:
+    """How many different plans so many processes make for one step of two layers."""
+    with captured(workload, 2) as program:
+        text = str(program)
+
+    def hashed(seed: int) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        command = [sys.executable, "-c", HASH, machine]
+        return subprocess.run(
+            command, input=text, text=True, env=environment, check=True, stdout=subprocess.PIPE
+        ).stdout
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        hashes = {*threads.map(hashed, range(processes))}
+    return [Row(f"different plans of {processes} processes with other hash seeds", len(hashes), "", 1)]
+
+
 def exponent(less: Times, more: Times) -> float:
     """With which power of the ops the time grows: 1 is linear."""
     return log(more.seconds / less.seconds) / log(more.ops / less.ops)
@@ -156,6 +182,7 @@ def main() -> None:
         (
             lambda: ratio_rows(WORKLOAD, machine, options.layers),
             lambda: growth_rows(WORKLOAD, machine, options.depths),
+            lambda: plan_rows(WORKLOAD, options.machine),
         ),
         as_json=options.json,
     )

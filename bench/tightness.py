@@ -40,14 +40,14 @@ def ratios() -> list[tuple[float, float]]:
     return found
 
 
-def scheduled() -> list[tuple[float, Program]]:
+def scheduled(count: int = SCHEDULED) -> list[tuple[float, Program]]:
     """For the first programs that leave something to gain, the step that `schedule` makes, divided by the optimum."""
     found: list[tuple[float, Program]] = []
 
     @settings(max_examples=PROGRAMS, derandomize=True, deadline=None, database=None)
     @given(programs(steps=(3, 14)))
     def measure(program: Program) -> None:
-        if len(found) == SCHEDULED:
+        if len(found) == count:
             return
         best, _ = optimum(program, prices(program, Whole()))
         if best < simulate(program, Whole()).step_us:

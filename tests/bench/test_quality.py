@@ -72,7 +72,7 @@ def test_json_keeps_everything(found: list[Case]) -> None:
     assert from_json(to_json([failed])) == [failed]
 
 
-def made_up(step_us: float = 150_000.0, peak_bytes: int = 1_060_000_000) -> Case:
+def made_up(step_us: float = 150_000.0, peak_bytes: int = 1_040_000_000) -> Case:
     rows = (
         Row("original", Figures(200_000.0, 90_000.0, 110_000.0, 1200, 1_000_000_000, 0.0)),
         Row("torch", None, "AssertionError: cyclic extra deps"),
@@ -85,14 +85,31 @@ def test_table() -> None:
     assert table(made_up()) == (
         "**a model** (2 layers) on a machine, at most 1.05 GB (+5%); bound 100.00 ms by compute\n"
         "\n"
-        "|          | step ms | exposed ms | collectives |   peak GB | pass s | ÷ bound |\n"
-        "|----------|--------:|-----------:|------------:|----------:|-------:|--------:|\n"
-        "| original |  200.00 |     110.00 |       1,200 |      1.00 |   0.00 |   2.000 |\n"
-        "| torch    |  failed |            |             |           |        |         |\n"
-        "| weft     |  150.00 |      60.00 |          12 | 1.06 OVER |   0.25 |   1.500 |\n"
+        "|          | step ms | exposed ms | collectives | peak GB | pass s | ÷ bound |\n"
+        "|----------|--------:|-----------:|------------:|--------:|-------:|--------:|\n"
+        "| original |  200.00 |     110.00 |       1,200 |    1.00 |   0.00 |   2.000 |\n"
+        "| torch    |  failed |            |             |         |        |         |\n"
+        "| weft     |  150.00 |      60.00 |          12 |    1.04 |   0.25 |   1.500 |\n"
         "\n"
         "torch: AssertionError: cyclic extra deps"
     )
+
+
+def test_a_step_over_the_limit_is_marked_and_unsound() -> None:
+    case = made_up(peak_bytes=1_060_000_000)
+    assert "| 1.06 OVER |" in table(case)
+    assert not sound(case)
+
+
+def test_a_peak_that_is_counted_otherwise_is_marked_and_unsound() -> None:
+    case = made_up()
+    (*others, weft) = case.rows
+    assert weft.figures is not None
+    for counted, told in ((1_045_000_000, "1.04 COUNTED"), (1_060_000_000, "1.04 OVER COUNTED")):
+        other = replace(case, rows=(*others, replace(weft, figures=replace(weft.figures, counted_bytes=counted))))
+        assert f"| {told} {counted:,} |" in table(other)
+        assert not sound(other)
+        assert "as an allocator would: 0 of 1 agree" in summary([other])
 
 
 def test_a_step_below_the_bound_is_marked_and_unsound() -> None:
@@ -183,13 +200,15 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(quality, "WAYS", {"weft": WAYS["weft"]})
     written, drawn = tmp_path / "out.json", tmp_path / "out.png"
     words = ["quality", "--workloads", TINY.name, "--machines", "h100-ib400", "--layers", "1", "--limits", "none"]
+    words += ["--small", "2"]
     monkeypatch.setattr(sys, "argv", [*words, "--json", str(written), "--picture", str(drawn)])
     with pytest.raises(SystemExit) as end:
         quality.main()
     assert end.value.code == 0
     (case,) = from_json(written.read_text())
     assert case.layers == 1
-    assert capsys.readouterr().out == table(case) + "\n\n" + summary([case]) + "\n"
+    near = "2 of 2 small programs are within 2% of CP-SAT's optimum, at worst 1.000"
+    assert capsys.readouterr().out == table(case) + "\n\n" + summary([case]) + "\n" + near + "\n"
     assert drawn.exists()
 
 
@@ -204,6 +223,15 @@ def test_the_summary_says_where_weft_is_behind(found: list[Case]) -> None:
     assert (
         told[0] == f"original: step ÷ bound {step['original'] / case.bound_us:.3f} over 1 of 1 cases, 0 over the limit"
     )
+
+
+def test_only_the_rows_that_are_wanted_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(problem: Problem) -> NoReturn:
+        raise ValueError("no")
+
+    monkeypatch.setattr(quality, "WAYS", {"torch": fails, "weft": fails})
+    (case,) = cases(TINY, ["h100-ib400"], LIMITS[:1], rows=["weft"])
+    assert [row.name for row in case.rows] == ["original", "weft"]
 
 
 def test_torchs_rows_are_taken_from_an_earlier_run(found: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +250,7 @@ def test_torchs_rows_are_taken_from_an_earlier_run(found: list[Case], monkeypatc
     ("words", "said"),
     [
         (["--workloads", "gpt5"], "'gpt5' is no workload; there are gpt2_xl_ddp"),
+        (["--rows", "wft"], "invalid choice: 'wft' (choose from 'torch', 'torch, buckets', 'weft', 'weft, safe')"),
         (["--limits", "none,5"], 'a memory limit is "none" or such as "+5%", not \'5\''),
     ],
 )

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from bench.rows import Row
-from bench.speed import Times, captured, growth, growth_rows, ratio_rows, weft_times
+from bench.speed import Times, captured, growth, growth_rows, plan_rows, ratio_rows, weft_times
 from bench.workloads import WORKLOADS
 from weft.cli import llama
 from weft.cost import Machine
@@ -72,3 +72,7 @@ def test_exponents_and_limits() -> None:
     ]
     assert [row.holds for row in rows] == [True, True, False, True, True, False]
     assert growth(found[:1]) == [Row("weft, 5,000 ops and 500 collectives", 1.0, "s", inf)]
+
+
+def test_processes_with_other_hash_seeds_make_one_plan() -> None:
+    assert plan_rows(TINY, "h100-ib400", 2) == [Row("different plans of 2 processes with other hash seeds", 1, "", 1)]

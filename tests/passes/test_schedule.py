@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -16,19 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
+from bench.liveness import live_bytes
 from tests.analysis.texts import program
 from tests.programs import programs
 from tests.sim.test_exact import Whole
 from weft import pipeline
 from weft.analysis import pairs
-from weft.analysis.storages import storages
 from weft.analysis.traffic import total_bytes
 from weft.analysis.windows import companions, windows
 from weft.cost import Machine, prices
 from weft.cost.prices import Prices
 from weft.errors import CostError, OptionError, WeftWarning
 from weft.ir import Collective, Op, Program, TensorSpec
-from weft.ir.args import refs
 from weft.passes.base import Context
 from weft.passes.listing import Rule, in_turn, listed, longest_tail
 from weft.passes.schedule import SchedulePass
@@ -42,47 +40,6 @@ increases = st.sampled_from([None, 0.0, 0.05, 0.2])
 
 def scheduled(subject: Program, cost: weft.CostModel, one: SchedulePass, memory_limit: int | None = None) -> Program:
     return pipeline.run(subject, [one], cost=cost, memory_limit=memory_limit).program
-
-
-def live_bytes(subject: Program) -> int:
-    """The peak, by going through the ops as an allocator would: a storage is let go with the last of its holders.
-
-    Holders of a storage are the ops that name it; a collective's waits hold all that it sends.
-    One that is returned or not given away, or in flight at the end, has a holder that never lets go.
-    """
-    known, waits = storages(subject), pairs(subject).waits
-    holders = Counter[int]()
-    held_by = {op.name: _held_by(subject, op) for op in subject.ops}
-    for held in held_by.values():
-        holders.update(held)
-    for value in (ref.name for output in subject.outputs for ref in refs(output)):
-        holders.update(known.of_value(value))
-    for op in subject.ops:
-        if op.target == "get_attr" or (op.is_input and not op.kwargs.get("donated")):
-            holders.update(known.of_value(op.name))
-        if op.is_start and not waits[op.name]:
-            holders.update(held_by[op.name])
-    given = {known.of_value(op.name) for op in subject.ops if op.is_input or op.target == "get_attr"}
-    live = set[int]().union(*given)
-    peak = now = sum(known.nbytes[storage] for storage in live)
-    for op in subject.ops:
-        now += sum(known.nbytes[storage] for storage in held_by[op.name] - live)
-        live |= held_by[op.name]
-        peak = max(peak, now)
-        holders.subtract(held_by[op.name])
-        gone = {storage for storage in live if not holders[storage]}
-        now -= sum(known.nbytes[storage] for storage in gone)
-        live -= gone
-    return peak
-
-
-def _held_by(subject: Program, op: Op) -> set[int]:
-    known = storages(subject)
-    names = {op.name, *(ref.name for ref in op.refs())}
-    if op.name in pairs(subject).start:
-        start = subject[pairs(subject).start[op.name]]
-        names |= {ref.name for ref in start.refs()}
-    return set().union(*(known.of_value(name) for name in names))
 
 
 @given(everything, costs, increases, st.booleans(), st.booleans())
