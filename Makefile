@@ -21,7 +21,7 @@ bench: picture
 	$(BIN)/python -m bench.simulator
 	$(BIN)/python -m bench.combine --layers 1 --workloads gpt2_xl_ddp,llama3_8b_fsdp --no-speed
 	$(BIN)/python -m bench.speed --layers 2 --depths 1,2
-	$(BIN)/python -m bench.quality --layers 2 --limits +5% --machines h100-ib400
+	$(BIN)/python -m bench.quality --layers 2 --limits +0%,+5%,+20% --machines h100-ib400
 
 lint: $(READY)
 	$(BIN)/ruff check .
