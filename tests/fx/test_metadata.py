@@ -127,6 +127,16 @@ def test_a_new_view_is_what_the_mode_would_make_of_the_same_memory(target: str, 
 
 
 @both_ways
+def test_a_list_of_one_view_stays_a_list(how: str) -> None:
+    editor = weft.Editor(weft.from_fx(graph()))
+    out = (TensorSpec((4, 2), "f32"),)
+    split = weft.Op("seen", "aten.split.Tensor", (weft.Ref("sin"), 4), out=out, traits=traits_of("aten.split.Tensor"))
+    editor.insert_after("sin", split)
+    (found,) = lowered(editor.finish("look"), how)["seen"].meta["val"]
+    assert isinstance(found, FakeTensor)
+
+
+@both_ways
 def test_a_view_that_cannot_be_is_an_error_that_names_it(how: str) -> None:
     editor = weft.Editor(weft.from_fx(graph()))
     view = weft.Op("seen", "aten.view.default", (weft.Ref("sin"), (7,)), out=(TensorSpec((7,), "f32"),))

@@ -304,7 +304,8 @@ class _Lowering:
             return None
         seen, (spec,) = node.args[0], op.out
         plain = isinstance(spec, TensorSpec) and all(isinstance(size, int) for size in spec.shape)
-        if not plain or not isinstance(seen, Node) or len(node.all_input_nodes) > 1:
+        one = isinstance(node.target._schema.returns[0].type, torch.TensorType)  # and no list of one
+        if not plain or not one or not isinstance(seen, Node) or len(node.all_input_nodes) > 1:
             return None
         value = seen.meta["val"]
         return value if isinstance(value, FakeTensor) and value.fake_mode is self.fake_mode else None
