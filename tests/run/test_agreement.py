@@ -140,7 +140,8 @@ def test_one_differs(server: Server, name: str, other: Claim, why: str) -> None:
     made = claim(*range(4), key=name)
     other = replace(other, key=name, ranks=made.ranks)
     verdicts = results(server, {0: made, 1: made, 2: made, 3: other}, LONG_S)
-    assert verdicts == [Verdict(False, f"graph {name}: {why}")] * 4
+    proposal = made if other.header == made.header else None  # those who decide by the same may all do what one does
+    assert verdicts == [Verdict(False, f"graph {name}: {why}", proposal=proposal)] * 4
 
 
 def test_ranks_of_a_mesh_agree_through_each_other(server: Server) -> None:
@@ -151,7 +152,7 @@ def test_ranks_of_a_mesh_agree_through_each_other(server: Server) -> None:
     torn = {rank: replace(one, key="torn mesh") for rank, one in made.items()}
     torn[3] = replace(torn[3], lines=())
     why = 'graph torn mesh: collective 0 is "all_gather over 0: 0, 3, 4" on ranks 0..2, nothing on rank 3'
-    assert results(server, torn, LONG_S) == [Verdict(False, why)] * 4
+    assert results(server, torn, LONG_S) == [Verdict(False, why, proposal=torn[0])] * 4
 
 
 @pytest.mark.parametrize("keys", [("stage 0", "stage 1"), ("stages", "stages")])
@@ -159,7 +160,7 @@ def test_pipeline_stages_have_nothing_to_do_with_each_other(server: Server, keys
     first, second = claim(0, 1, key=keys[0]), claim(2, 3, key=keys[1], lines=LINES[1:])
     torn = replace(second, lines=("broadcast over 1: 7",))
     why = f'graph {keys[1]}: collective 0 is "all_gather over 0: 1" on rank 2, "broadcast over 1: 7" on rank 3'
-    no = Verdict(False, why)
+    no = Verdict(False, why, proposal=second)
     assert results(server, {0: first, 1: first, 2: second, 3: torn}, LONG_S) == [yes(first), yes(first), no, no]
 
 
@@ -374,7 +375,7 @@ def test_long_claims_are_compared_and_endless_ones_refused() -> None:
     long = claim(0, 1, key="long", lines=tuple(f"all_gather over 0: {number}" for number in range(50_000)))
     posts(store, 1, replace(long, lines=(*long.lines[:-1], "x" * 1000)))
     why = f'graph long: collective 49999 is "all_gather over 0: 49999" on rank 0, "{"x" * 200}…" on rank 1'
-    assert claims(store, 0, long, LONG_S) == Verdict(False, why)
+    assert claims(store, 0, long, LONG_S) == Verdict(False, why, proposal=long)
     endless = claim(0, 1, lines=tuple(digest(number) for number in range(60_000)))
     no = claims(store, 1, endless, LONG_S)
     size = len(b64encode(zlib.compress(plain([endless.header, endless.lines]).encode())))

@@ -34,7 +34,7 @@ from weft.passes.base import Context, fingerprint
 from weft.run import Settings, backend, decisions, plan_cache
 from weft.run.agreement import Verdict
 from weft.run.claims import Launches
-from weft.run.entries import Claim
+from weft.run.consent import Follow
 from weft.run.hook import WeftPass
 
 MACHINE = "gloo-cpu"
@@ -181,7 +181,7 @@ def claimed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The lines of all claims, which everybody agrees to."""
     found: list[tuple[str, ...]] = []
 
-    def consent(launches: Launches, settings: Settings) -> Verdict:
+    def consent(launches: Launches, settings: Settings, follow: Follow) -> Verdict:
         found.append(launches.lines)
         return Verdict(agreed=True)
 
@@ -261,8 +261,9 @@ def test_what_regions_launch_is_claimed_and_kept_as_well(claimed: list[tuple[str
 def test_regions_follow_though_the_graph_around_them_does_not_communicate(monkeypatch: pytest.MonkeyPatch) -> None:
     agreed = ("all_gather.start f32 over group 0 of 2: 0, 1 as 2",)
 
-    def consent(launches: Launches, settings: Settings) -> Verdict:
-        return Verdict(False, "others go on", terms=Claim(launches.key, settings.header, agreed, launches.ranks))
+    def consent(launches: Launches, settings: Settings, follow: Follow) -> Verdict:
+        assert follow(agreed).lines == agreed
+        return Verdict(True)
 
     monkeypatch.setattr(backend, "consent", consent)
     monkeypatch.setattr(backend, "alone", lambda: False)
@@ -337,8 +338,9 @@ def test_torch_compile_goes_on_and_nothing_is_kept_alive() -> None:
 def test_a_graph_follows_what_was_agreed_upon(how: str, estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     agreed = ("all_gather.start f32 over group 0 of 2: 0, 1 as 2",)
 
-    def consent(launches: Launches, settings: Settings) -> Verdict:
-        return Verdict(False, "others go on", terms=Claim(launches.key, settings.header, agreed, launches.ranks))
+    def consent(launches: Launches, settings: Settings, follow: Follow) -> Verdict:
+        assert follow(agreed).lines == agreed
+        return Verdict(True)
 
     monkeypatch.setattr(backend, "consent", consent)
     monkeypatch.setattr(backend, "alone", lambda: False)
@@ -350,10 +352,32 @@ def test_a_graph_follows_what_was_agreed_upon(how: str, estimator: str, monkeypa
     else:
         called(weft.compile(gathers, mode=how, **options))
     assert (last().before.collectives, last().after.collectives, last().used) == (2, 1, True)
+    assert str(last()).endswith("; it launches what other ranks decided")
 
 
-def refusing(role: str) -> Callable[[Launches, Settings], Verdict]:
-    def consent(launches: Launches, settings: Settings) -> Verdict:
+@pytest.mark.parametrize("how", ["eager", "inductor", "enabled"])
+def test_a_graph_that_cannot_launch_what_was_proposed_runs_as_it_was(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    proposed = ("all_gather.start f32 over group 0 of 2: chunk, 1",)
+
+    def consent(launches: Launches, settings: Settings, follow: Follow) -> Verdict:
+        with pytest.raises(weft.AgreementError, match="it is more than a bucket"):
+            follow(proposed)
+        return Verdict(False, "they cannot all launch the same")
+
+    monkeypatch.setattr(backend, "consent", consent)
+    monkeypatch.setattr(backend, "alone", lambda: False)
+    monkeypatch.setattr(decisions, "consent", consent)
+    if how == "enabled":
+        with weft.enabled(machine=MACHINE, passes="bucket"):
+            called(torch.compile(gathers))
+    else:
+        called(weft.compile(gathers, mode=how, machine=MACHINE, passes="bucket"))
+    assert not last().used
+    assert str(last()).endswith("; not used: they cannot all launch the same")
+
+
+def refusing(role: str) -> Callable[[Launches, Settings, Follow], Verdict]:
+    def consent(launches: Launches, settings: Settings, follow: Follow) -> Verdict:
         if launches.key.startswith(role):
             raise weft.AgreementError("they differ")
         return Verdict(agreed=True)

@@ -24,6 +24,11 @@ is up refuses those that it waits for, and with that has told everybody who reac
 at once, and the new claim is compared with the one that stands. If it names a rank that took no part then, nobody knows
 what that one launches, and the rank raises.
 
+**Why ranks that differ only in what they launch try once more.** Shards of different sizes take different times, so
+ranks may come to different plans for one step. Then the verdict is no, and has a proposal: what the lowest rank claims.
+That is a function of the entries, so it is the same on all. Each tries to launch it, and they agree once more, under
+another key; a rank that cannot claims something else there, and no it is. So nobody launches anything on a proposal.
+
 **A store that fails.** Before a rank's claim is on its way there can be no yes, so no is safe. Afterwards the outcome
 is unknown to it, even if the call failed: a request may be carried out when nobody waits for it any more. So it raises.
 """
@@ -68,12 +73,14 @@ class Verdict:
     - `followed`: the rank had made the same claim before, and now again
     - `terms`: the claim that is in force. Where there is one though the rank is not `agreed`, the others launch what it
       says: this rank must launch that too, or stop, as any other graph would hang against theirs
+    - `proposal`: if ranks differ only in what they launch, the claim of the lowest of them, which all might follow
     """
 
     agreed: bool
     why: str = ""
     followed: bool = False
     terms: Claim | None = None
+    proposal: Claim | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -109,7 +116,7 @@ def _decide(shared: SharedStore, rank: int, claim: Claim, stood: bool) -> Verdic
     entries = _reached(shared, claim.key, rank)
     why = _objections(shared, claim.key, entries)
     if why:
-        return Verdict(False, why)
+        return Verdict(False, why, proposal=_proposal(shared, claim.key, entries))
     terms = _standing(shared, claim.key, entries[rank]) if stood else claim
     if terms == claim:
         return Verdict(True, followed=stood, terms=terms)
@@ -118,6 +125,19 @@ def _decide(shared: SharedStore, rank: int, claim: Claim, stood: bool) -> Verdic
     sides = {"as all ranks agreed before": terms, f"now on rank {rank}": claim}
     why = _first_difference(sides) or f"{_ranks(terms.ranks)} were named before, and now {_ranks(claim.ranks)}"
     return Verdict(False, f"graph {claim.key}: {why}", terms=terms)
+
+
+def _proposal(shared: SharedStore, key: str, entries: _Entries) -> Claim | None:
+    """What the lowest rank claims, if all claim the same but for what they launch; None also if that is not sure."""
+    if any(entry.refusal for entry in entries.values()) or any(_one_sided(entries)):
+        return None
+    lowest = _grouped({rank: entry.claimed for rank, entry in entries.items()})
+    try:
+        claims = [read_claim(shared, key, entries[ranks[0]]) for ranks in lowest.values()]
+    except AgreementError:  # then the others wait for this rank in vain, and go on without a proposal as well
+        return None
+    headers = {claim.header if claim is not None else None for claim in claims}
+    return claims[0] if len(headers) == 1 else None
 
 
 def _standing(shared: SharedStore, key: str, entry: Entry) -> Claim:

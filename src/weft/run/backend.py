@@ -16,9 +16,11 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch._inductor import config, list_mode_options
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._inductor.exc import InductorError
 from torch._ops import OpOverload
 from torch.fx import GraphModule
 
+from weft.errors import AgreementError
 from weft.fx import to_fx
 from weft.run import plan_cache
 from weft.run.claims import Launches, joined
@@ -76,26 +78,35 @@ class _Inductor:
         compiled, decided = self._compiled(module, inputs, how, WeftPass(self.settings))
         if decided is None:
             return compiled
-        launches, reports = decided
-        verdict = consent(launches, self.settings)
+        launches, own = decided
+        reports = own
+
+        def follow(agreed: Sequence[str]) -> Launches:
+            nonlocal compiled, reports
+            assert spare is not None, "one alone agrees"
+            compiled, (launched, reports) = self._following(_copied(spare), inputs, how, agreed)
+            return launched
+
+        verdict = consent(launches, self.settings, follow)
         if not verdict.agreed:
             assert spare is not None, "one alone agrees"
-            if verdict.terms is not None:
-                return self._followed(spare, inputs, how, verdict.terms.lines)
             compiled = _compiled_again(spare, inputs, how)
-            reports = [replace(report, used=False, why=verdict.why) for report in reports]
+            reports = [replace(report, used=False, why=verdict.why) for report in own]
         _tell(reports)
         return compiled
 
-    def _followed(
+    def _following(
         self, module: GraphModule, inputs: Sequence[Any], how: Mapping[str, Any], agreed: Sequence[str]
-    ) -> Any:
-        """The graph compiled so that it launches what was agreed upon earlier."""
+    ) -> tuple[Any, tuple[Launches, Sequence[Report]]]:
+        """The graph compiled so that it launches what others do, and what was decided about it. AgreementError if it
+        cannot launch that."""
         _forget_strides()
-        compiled, decided = self._compiled(module, inputs, how, WeftPass(self.settings, agreed))
+        try:
+            compiled, decided = self._compiled(module, inputs, how, WeftPass(self.settings, agreed))
+        except InductorError as error:
+            raise error.inner_exception if isinstance(error.inner_exception, AgreementError) else error from error
         assert decided is not None, "it communicated a moment ago"
-        _tell(decided[1])
-        return compiled
+        return compiled, decided
 
     def _compiled(
         self, module: GraphModule, inputs: Sequence[Any], how: Mapping[str, Any], hook: WeftPass

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store, _world
@@ -34,19 +36,60 @@ def group_lines() -> list[str]:
     return sorted(f"{group.group_name}: {sorted(ranks)}" for group, ranks in own)
 
 
-def consent(launches: Launches, settings: Settings) -> Verdict:
+# Makes the graph launch what it is given, if it can, and tells what it launches then. AgreementError if it cannot.
+Follow = Callable[[Sequence[str]], Launches]
+
+
+def consent(launches: Launches, settings: Settings, follow: Follow) -> Verdict:
     """What the other ranks say. If they do not agree, there is a WeftWarning, or an AgreementError if that was wanted.
 
-    A verdict may be that others launch something else already, under its `terms`: the graph must follow those then.
+    A rank is asked to `follow`, and has to use what comes of that, in two cases: ranks differ only in what they launch,
+    and all can launch what the lowest of them would; or others launch what was agreed upon before, whatever this rank
+    says now. If it cannot do the latter there is an AgreementError.
     """
     if alone() or len(launches.ranks) < 2:
         return Verdict(agreed=True)
     key = SESSION.told_apart(launches.key, launches.ranks)
     claim = Claim(key, settings.header, launches.lines, launches.ranks)
-    again = SESSION.claims(key)
-    verdict = agree(_get_default_store(), this_rank(), claim, timeout_s=settings.agreement_timeout_s, again=again)
-    if not verdict.agreed and verdict.terms is None:
-        if settings.on_disagreement == "error":
-            raise AgreementError(verdict.why)
-        warnings.warn(f"weft: this graph runs as it was, on all ranks: {verdict.why}", WeftWarning, stacklevel=2)
+    verdict = _asked(claim, settings)
+    if verdict.proposal is not None:
+        verdict = _as_proposed(claim, verdict.why, verdict.proposal.lines, settings, follow)
+    if verdict.agreed:
+        return verdict
+    if verdict.terms is not None:
+        _must_follow(follow, verdict.lines)
+        return replace(verdict, agreed=True)
+    if settings.on_disagreement == "error":
+        raise AgreementError(verdict.why)
+    warnings.warn(f"weft: this graph runs as it was, on all ranks: {verdict.why}", WeftWarning, stacklevel=2)
     return verdict
+
+
+def _must_follow(follow: Follow, lines: Sequence[str]) -> None:
+    try:
+        follow(lines)
+    except AgreementError as error:
+        raise AgreementError(
+            f"this rank compiled a graph anew, and the others go on with what all agreed upon before: {error}. So they "
+            "would hang. Compile with dynamic=True, or mark what changes with torch._dynamo.mark_dynamic before the "
+            "first step, so that no rank compiles alone"
+        ) from error
+
+
+def _as_proposed(claim: Claim, why: str, proposed: Sequence[str], settings: Settings, follow: Follow) -> Verdict:
+    """The verdict on launching what was proposed; `why` is what ranks differed in before."""
+    lines = claim.lines
+    if lines != proposed:
+        try:
+            lines = follow(proposed).lines
+        except AgreementError as error:
+            lines = (f"nothing of it, since {error}",)
+    verdict = _asked(replace(claim, key=f"{claim.key} as proposed", lines=lines), settings)
+    if verdict.agreed or verdict.terms is not None:
+        return verdict
+    return Verdict(False, f"{why}; and they cannot all launch the same: {verdict.why}")
+
+
+def _asked(claim: Claim, settings: Settings) -> Verdict:
+    again = SESSION.claims(claim.key)
+    return agree(_get_default_store(), this_rank(), claim, timeout_s=settings.agreement_timeout_s, again=again)

@@ -39,8 +39,8 @@ class Decision:
 def decide(graph: Graph, settings: Settings, role: str, agreed: Sequence[str] | None = None) -> Decision | None:
     """What becomes of a graph; None if it does not communicate.
 
-    `agreed` are launches that other ranks go by already, which this graph must then follow: AgreementError if it
-    cannot. A graph that Weft cannot read or improve stays as it is, with a WeftWarning.
+    `agreed` are launches that other ranks go by, which this graph must then follow: AgreementError if it cannot. One
+    that Weft cannot read or improve stays as it is, with a WeftWarning.
     """
     began = perf_counter()
     try:
@@ -56,6 +56,8 @@ def decide(graph: Graph, settings: Settings, role: str, agreed: Sequence[str] | 
     else:
         made = followed(before, agreed, role, settings, cost)
     report = Report.of(role, made, perf_counter() - began)
+    if agreed is not None:
+        report = replace(report, why="it launches what other ranks decided")
     return Decision(made.program, launches(before, made.program, _name(role, settings)), report)
 
 
@@ -67,13 +69,18 @@ def decide_together(graph: Graph, settings: Settings, role: str) -> Decision | N
     decision = decide(graph, settings, role)
     if decision is None:
         return None
-    verdict = consent(decision.launches, settings)
-    if not verdict.agreed and verdict.terms is None:
-        SESSION.add(replace(decision.report, used=False, why=verdict.why), this_rank())
-        return None
-    if not verdict.agreed:
-        decision = decide(graph, settings, role, verdict.lines)
+
+    def follow(agreed: Sequence[str]) -> Launches:
+        nonlocal decision
+        decision = decide(graph, settings, role, agreed)
         assert decision is not None, "it communicated a moment ago"
+        return decision.launches
+
+    report = decision.report
+    verdict = consent(decision.launches, settings, follow)
+    if not verdict.agreed:
+        SESSION.add(replace(report, used=False, why=verdict.why), this_rank())
+        return None
     SESSION.add(decision.report, this_rank())
     return decision
 

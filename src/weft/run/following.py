@@ -1,8 +1,9 @@
-"""A graph that must launch what other ranks launch already.
+"""A graph that must launch what other ranks launch.
 
 A rank that compiles a step once more by itself, since it alone saw another length, has no say: the others will not
-compile, and go on with what was agreed upon. So this rank puts the same collectives into the same buckets and launches
-them in the same order, whatever it would have decided for its own sizes.
+compile, and go on with what was agreed upon. And ranks that have shards of different sizes go by the plan of the lowest
+of them, if they came to others. So a rank puts the same collectives into the same buckets and launches them in the same
+order, whatever it would have decided for its own sizes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _WAYS = ("default", "custom_op", "multidtype")  # through one buffer; the line d
 def followed(
     before: Program, agreed: Sequence[str], role: str, settings: Settings, cost: CostModel | None = None
 ) -> Optimized:
-    """A graph that launches what was agreed upon. AgreementError if this one cannot.
+    """A graph that launches what others launch. AgreementError if this one cannot.
 
     `cost` is for settings that measure, which cannot tell by themselves what ops take.
     """
@@ -63,11 +64,7 @@ def followed(
 
 
 def _cannot_follow(role: str, difference: str) -> AgreementError:
-    return AgreementError(
-        f"this rank compiled a {role} graph anew, and cannot make it launch what all ranks agreed upon before, so they "
-        f"would hang: {difference}. Compile with dynamic=True, or mark what changes with torch._dynamo.mark_dynamic "
-        "before the first step, so that no rank compiles alone"
-    )
+    return AgreementError(f"here, a {role} graph cannot launch what other ranks launch: {difference}")
 
 
 def _less(before: Program, agreed: Sequence[str], settings: Settings, cost: CostModel) -> Program:

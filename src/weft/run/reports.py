@@ -42,7 +42,7 @@ class Report:
 
     - `role`: "forward", "backward" or "inference"
     - `before`, `after`: predictions
-    - `used`: whether the optimised graph is the one that runs; `why` says why not
+    - `used`: whether the optimised graph is the one that runs; `why` says why not, or whose choice it is
     - `program_before`, `program_after`, and `timeline`, the prediction for the latter: None if the graph came out of
       Inductor's cache
     """
@@ -84,7 +84,7 @@ class Report:
         exposed = f"exposed {time_text(was.exposed_us)} → {time_text(now.exposed_us)} predicted"
         more = (now.peak_bytes / was.peak_bytes - 1) * 100 if was.peak_bytes else 0.0
         peak = f"peak {more:+.0f}%" if round(more) else "same peak"
-        end = "" if self.used else f"; not used: {self.why}"
+        end = f"; {'' if self.used else 'not used: '}{self.why}" if self.why else ""
         took = "from the cache" if self.cached else f"{self.seconds:.1f} s"
         return f"weft: {self.role} graph: {count}, {exposed}, {peak}, {took}{end}"
 
