@@ -81,9 +81,10 @@ def _storages(program: Program) -> Storages:
         else:
             shared = _shared(op, of) if op.traits.views else None
         if shared is None:
-            shared = tuple([(number,) for number in range(len(made), len(made) + len(op.out))])
+            first, count = len(made), len(op.out)
+            shared = ((first,),) if count == 1 else tuple([(number,) for number in range(first, first + count)])
             made += op.out
-            maker += [position] * len(op.out)
+            maker += [position] * count
             if op.target == "get_attr":
                 attributes[op.argument(0)] = shared
         of[op.name] = shared
@@ -97,9 +98,10 @@ def _shared(op: Op, of: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[tupl
     if op.target == "getitem":
         return (_element(op, of),)
     bases = [op.argument(key) for key in op.traits.views]
-    if len(bases) == 1 and isinstance(bases[0], Ref):
-        results = of.get(bases[0].name, ())
-        if len(op.out) == len(results) == 1:
+    first = bases[0]
+    if type(first) is Ref and len(bases) == 1:
+        results = of.get(first.name, ())
+        if len(results) == 1 and len(op.out) == 1:
             return results  # nearly all: one tensor, seen otherwise
     if len(bases) == 1 and isinstance(bases[0], tuple) and len(bases[0]) == len(op.out):
         return tuple(_touched(item, of) for item in bases[0])  # a list in, a list out, item by item

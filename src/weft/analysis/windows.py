@@ -13,8 +13,9 @@ x does not move up (`ready` is its own place), and y stands before the place whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
 
 from weft.analysis.dependencies import accesses, dependencies
@@ -45,15 +46,15 @@ class Window:
     flying: tuple[int, ...]
     overwritten: int
 
-    @property
+    @cached_property
     def launched(self) -> tuple[int, ...]:
         """What stands where it is launched: the prelude, the start, and views of what is still in flight."""
         return (*self.prelude, self.position, *self.flying)
 
-    @property
+    @cached_property
     def waited(self) -> tuple[int, ...]:
         """What stands where it is waited for: the waits, and all of the family that comes before the first use."""
-        return tuple(place for place in self.family[len(self.flying) :] if place < self.used)
+        return tuple([place for place in self.family[len(self.flying) :] if place < self.used])
 
 
 def windows(program: Program) -> Mapping[str, Window]:
@@ -109,15 +110,13 @@ def _windows(program: Program) -> Mapping[str, Window]:
         position = program.index[op.name]
         family = families[position]
         members = {*family}
-        users = {place: [other for other in after[place] if other not in members] for place in family}
-        due = min((other for place in family for other in users[place]), default=len(program))
+        first = family.index(program.index[waits[op.name][0]])
+        used = _first_user(family[first:], after, members)  # of the first wait, and of all that may follow it
+        due = min(_first_user(family[:first], after, members), used)
         prelude = _prelude(program, position, after, owner, due)
         moving = {position, *prelude}
         needed = {other for place in moving for other in before[place]} - moving
         ready = position if any(other in owner for other in needed) else max({earliest, *needed})
-        first = family.index(program.index[waits[op.name][0]])
-        behind = family[first:]  # the first wait, and all that may follow it
-        used = min((other for place in behind for other in users[place]), default=len(program))
         held = {other for name in waits[op.name] for other in before[program.index[name]]} - members
         found[op.name] = Window(
             op,
@@ -132,6 +131,11 @@ def _windows(program: Program) -> Mapping[str, Window]:
             overwritten=min(_moved(overwritten.get(name, len(program)), members, used) for name in waits[op.name]),
         )
     return found
+
+
+def _first_user(places: Sequence[int], after: Sequence[Sequence[int]], members: Collection[int]) -> int:
+    """The first of those behind these places that is no member of the family; the end of the program if there is none."""
+    return min([other for place in places for other in after[place] if other not in members], default=len(after))
 
 
 def _moved(writer: int, members: set[int], used: int) -> int:

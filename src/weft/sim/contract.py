@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -61,7 +61,7 @@ class _Contraction:
         self._slots = self._slot_positions()
 
     def sketch(self) -> Sketch:
-        holds = tuple(map(self._hold, sorted(self._floating)))
+        holds = tuple(self._holds())
         pieces = tuple(map(self._piece, self._windows, self._settled, *self._changes(holds)))
         numbers = tuple(range(len(pieces)))
         us, peaks, slowdown = self._us(), self._peaks(), self._priced.slowdown
@@ -70,16 +70,10 @@ class _Contraction:
     def _moves(self, position: int) -> bool:
         return position in self._launched or position in self._waited
 
-    def _floating_storages(self) -> set[int]:
+    def _floating_storages(self) -> frozenset[int]:
         """The storages that an op that moves makes or uses."""
-        found: set[int] = set()
-        all_of = self._known.all_of
-        for place in (*self._launched, *self._waited):
-            op = self._program.ops[place]
-            found.update(all_of[op.name])
-            for name in op.given:
-                found.update(all_of.get(name, ()))
-        return found
+        moving = [self._program.ops[place] for place in (*self._launched, *self._waited)]
+        return self._known.of_values([name for op in moving for name in (op.name, *op.given)])
 
     def _find_users(self) -> None:
         used = uses(self._program)
@@ -95,9 +89,8 @@ class _Contraction:
             if last >= 0:
                 self._last[storage] = last
         for number, one in enumerate(self._windows):  # what is sent and received is the collective's until its wait
-            for name in (one.start.name, *one.start.given):
-                for storage in self._known.of_value(name):
-                    self._users[storage][1].add(number)
+            for storage in self._known.of_values((one.start.name, *one.start.given)):
+                self._users[storage][1].add(number)
 
     def _slot_positions(self) -> tuple[int, ...]:
         """Where pieces may go, and where storages that float begin or end among the ops that stay."""
@@ -119,20 +112,22 @@ class _Contraction:
         """The first slot that is not before a position."""
         return bisect_left(self._slots, position)
 
-    def _hold(self, storage: int) -> Hold:
-        maker, last = self._known.maker[storage], self._last.get(storage)
-        given = self._program.ops[maker].target in ("input", "get_attr")
-        until = 2 * self._slot(last) if last is not None else 0
-        launch, wait = self._users[storage]
-        return Hold(
-            nbytes=self._known.nbytes[storage],
-            born=0 if given else 2 * self._slot(maker),
-            made=self._launched.get(maker, self._waited.get(maker, -1)),
-            at_wait=maker in self._waited,
-            until=2 * len(self._slots) - 1 if storage in self._kept else until,
-            launch=tuple(sorted(launch)) if launch else (),
-            wait=tuple(sorted(wait)) if wait else (),
-        )
+    def _holds(self) -> Iterator[Hold]:
+        """The storages that float, in order."""
+        program, known, end = self._program, self._known, 2 * len(self._slots) - 1
+        given = {program.index[op.name] for op in (*program.inputs, *program.attributes)}
+        for storage in sorted(self._floating):
+            maker, (launch, wait) = known.maker[storage], self._users[storage]
+            until = 2 * self._slot(self._last[storage]) if storage in self._last else 0
+            yield Hold(
+                nbytes=known.nbytes[storage],
+                born=0 if maker in given else 2 * self._slot(maker),
+                made=self._launched.get(maker, self._waited.get(maker, -1)),
+                at_wait=maker in self._waited,
+                until=end if storage in self._kept else until,
+                launch=tuple(sorted(launch)),
+                wait=tuple(sorted(wait)),
+            )
 
     def _changes(self, holds: tuple[Hold, ...]) -> tuple[list[int], list[int]]:
         """For each piece, the bytes that its launch makes, and those that its wait frees."""
@@ -176,12 +171,13 @@ class _Contraction:
 
     def _peaks(self) -> tuple[int, ...]:
         """For each half-slot, the most that lives there of the storages that do not float."""
-        found, stays = memory(self._program), self._kept
-        born, dead = [0] * (len(self._program) + 1), [0] * (len(self._program) + 1)
-        for storage, nbytes in enumerate(self._known.nbytes):
-            if storage not in self._floating:
-                born[found.births[storage]] += nbytes
-                dead[len(self._program) if storage in stays else found.deaths[storage]] += nbytes
+        found, floating, end = memory(self._program), self._floating, len(self._program)
+        born, dead = [0] * (end + 1), [0] * (end + 1)
+        lives = zip(self._known.nbytes, found.births, found.deaths, strict=True)
+        for storage, (nbytes, birth, death) in enumerate(lives):
+            if nbytes and storage not in floating:
+                born[birth] += nbytes
+                dead[end if storage in self._kept else death] += nbytes
         after = list(accumulate(more - less for more, less in zip(born, dead, strict=True)))
         during = [left + less for left, less in zip(after, dead, strict=True)]
         peaks: list[int] = []
