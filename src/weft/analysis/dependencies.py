@@ -6,14 +6,14 @@ the wait. So the wait counts as a reader of the start's input and as a writer of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
 from weft.analysis.pairs import pairs
 from weft.analysis.reordering import Reordering, reordering
-from weft.analysis.storages import Storages, storages
+from weft.analysis.storages import Storages, storages, uses
 from weft.ir.program import Op, Program
 
 
@@ -84,6 +84,18 @@ def _arguments(program: Program) -> Sequence[Sequence[int]]:
     ]
 
 
+def ill_defined(program: Program) -> Sequence[int]:
+    """The positions of the ops that are given a value that is not made before them."""
+    return program.fact(_ill_defined)
+
+
+def _ill_defined(program: Program) -> Sequence[int]:
+    found, given = arguments(program), [op.given for op in program.ops]
+    if sum(map(len, found)) == sum(map(len, given)):
+        return ()  # as nearly always: an op is found no more than it is given
+    return [place for place, (some, whole) in enumerate(zip(found, given, strict=True)) if len(some) < len(whole)]
+
+
 def accesses(program: Program) -> list[tuple[frozenset[int], frozenset[int]]]:
     """For each op, the storages that it reads and those that it writes, in flight included.
 
@@ -102,15 +114,12 @@ def _accesses(program: Program) -> list[tuple[frozenset[int], frozenset[int]]]:
         for position, op in enumerate(program.ops)
         if op.traits.mutates or op.comm is not None or op.name in start_of
     }
-    written = _NONE.union(*writes.values())
-    shared = {name: places for name, places in known.all_of.items() if not written.isdisjoint(places)}
-    unwritten = shared.keys().isdisjoint
+    written, used = _NONE.union(*writes.values()), uses(program)
     sent: dict[str, frozenset[int]] = {}
-    found = [_NEITHER] * len(program)
-    for position, op in enumerate(program.ops):
-        if unwritten(op.given) and position not in writes:
-            continue  # most ops
-        reads = sent[start_of[op.name]] if op.name in start_of else _read(op, shared, written)
+    found = [_NEITHER] * len(program)  # as with most ops
+    for position in sorted({*writes, *[place for storage in written for place in used[storage]]}):
+        op = program.ops[position]
+        reads = sent[start_of[op.name]] if op.name in start_of else _read(op, known, written)
         if op.comm is not None:
             sent[op.name] = reads
         if position in writes or reads:
@@ -122,12 +131,9 @@ _NONE: frozenset[int] = frozenset()
 _NEITHER = (_NONE, _NONE)
 
 
-def _read(op: Op, shared: Mapping[str, tuple[int, ...]], written: frozenset[int]) -> frozenset[int]:
-    """What an op reads of the `written` storages; `shared` has the storages of all values that are in one of them."""
-    if op.traits.is_view:
-        return _NONE
-    places = [place for name in op.given if name in shared for place in shared[name]]
-    return written.intersection(places) if places else _NONE
+def _read(op: Op, known: Storages, written: frozenset[int]) -> frozenset[int]:
+    """What an op reads of the `written` storages."""
+    return written & known.of_values(op.given) if not op.traits.is_view else _NONE
 
 
 def _written(op: Op, known: Storages) -> frozenset[int]:

@@ -136,23 +136,26 @@ class _Graph:
 
 
 def _graph(program: Program, shapes: Sequence[_Shape], bases: Sequence[int]) -> _Graph:
-    before, used = dependencies(program).before, arguments(program)
-    graph = _Graph([], [], [], [])
-    levels, depths = graph.levels, graph.depths
+    used = arguments(program)
+    needs: list[Sequence[int]] = list(dependencies(program).before)
+    joins: list[Sequence[int]] = [()] * len(needs)
+    levels, depths = [0] * len(needs), [0] * len(needs)
     for position, shape in enumerate(shapes):
-        needs = before[position] if shape is not _GENERATED else _numbers(program, before[position])
-        joins = _joins(position, used[position], shapes, bases) if shape.fusible or shape.is_view else ()
+        if shape.fusible or shape.is_view:
+            joins[position] = _joins(position, used[position], shapes, bases)
+        elif shape is _GENERATED:
+            needs[position] = _numbers(program, needs[position])
         level = depth = 0
-        for other in needs:
+        same = joins[position]
+        for other in needs[position]:
             # Written out, since this is the innermost loop and calls of max() are a fifth of all the time.
-            above = levels[other] if other in joins else levels[other] + 1
-            level = above if above > level else level
-            depth = depths[other] + 1 if depths[other] >= depth else depth
-        graph.needs.append(needs)
-        graph.joins.append(joins)
-        levels.append(level)
-        depths.append(depth)
-    return graph
+            above = levels[other] if other in same else levels[other] + 1
+            if above > level:
+                level = above
+            if depths[other] >= depth:
+                depth = depths[other] + 1
+        levels[position], depths[position] = level, depth
+    return _Graph(needs, joins, levels, depths)
 
 
 def _numbers(program: Program, before: Iterable[int]) -> Sequence[int]:
@@ -167,7 +170,8 @@ def _joins(position: int, used: Sequence[int], shapes: Sequence[_Shape], bases: 
     """
     shape = shapes[position]
     if shape.is_view:
-        return [place for place in used if bases[place] == bases[position]]
+        base = bases[position]
+        return [place for place in used if bases[place] == base]
     if shape.kind is Kernel.GATHER:
         return ()
     # Written out, without a call for each argument: this is a large part of all that fusion does.
@@ -216,8 +220,8 @@ def _sink(graph: _Graph, shapes: Sequence[_Shape]) -> None:
             limit, fuse = (allowed, fuses) if other in joins else (level - 1, False)
             if limit < ceiling[other]:
                 ceiling[other], joined[other] = limit, fuse
-            elif limit == ceiling[other]:
-                joined[other] = joined[other] or fuse
+            elif fuse and limit == ceiling[other]:
+                joined[other] = True
 
 
 def _written(program: Program, shapes: Sequence[_Shape], bases: Sequence[int]) -> set[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import is_
 
-from weft.analysis.dependencies import arguments, dependencies
+from weft.analysis.dependencies import dependencies, ill_defined
 from weft.analysis.reordering import Reordering, unknown
 from weft.ir.program import Op, Program
 
@@ -82,4 +82,4 @@ def _is_plain(program: Program) -> bool:
     fetched = [op.argument(0) for op in program.attributes]
     if len(index) != len(program) or len(set(fetched)) != len(fetched):
         return False
-    return all(len(places) == len(op.given) for places, op in zip(arguments(program), program.ops, strict=True))
+    return not ill_defined(program)

@@ -77,10 +77,9 @@ class Regions:
         of, home, kinds, region = self._of, self._home, self._fused.kinds, self._fused.region
         inside = [False] * len(home)
         outside = [False] * len(home)
-        for position, op in enumerate(program.ops):
-            if kinds[position] is Kernel.FREE and op.comm is None:
+        for op, kind, number in zip(program.ops, kinds, region, strict=True):
+            if kind is Kernel.FREE and op.comm is None:
                 continue
-            number = region[position]
             for name in read_names(op):
                 for storage in of.get(name, ()):
                     if storage >= 0:

@@ -44,6 +44,10 @@ _SPELLINGS: Mapping[str, tuple[Any, Any]] = MappingProxyType(
 _TARGETS: Mapping[Any, str] = MappingProxyType(
     {spelling: target for target, both in _SPELLINGS.items() for spelling in both if spelling is not None}
 )
+# How torch calls the arguments of each; to ask its schema for all of them takes long.
+_NAMES: Mapping[Any, tuple[str, ...]] = MappingProxyType(
+    {spelling: tuple([argument.name for argument in spelling._schema.arguments]) for spelling in _TARGETS}
+)
 # What a start keeps as arguments, in Weft's order. The rest is in its Collective.
 _KEPT = ("input", "inputs", "src", "output_split_sizes", "input_split_sizes")
 
@@ -100,7 +104,7 @@ def read_collective(
 ) -> tuple[str, tuple[Arg, ...], dict[str, Arg], Collective]:
     """Target, arguments, keywords and Collective of a start."""
     target = _TARGETS[node.target]
-    given = bound(node)
+    given = _by_name(node, _NAMES[node.target])
     args = tuple(read(given[name]) for name in _KEPT if name in given)
     kwargs = {"out": read(given["out"])} if "out" in given else {}
     group = groups.group(node, given["group_name"], given.get("group_size"))
@@ -118,7 +122,7 @@ def write_collective(op: Op, write: Callable[[Arg], Any]) -> tuple[Any, tuple[An
     function = coalesced if op.args and isinstance(op.args[0], tuple) else single
     if function is None:
         raise GraphError(f"%{op.name}: torch has no coalesced {op.target}")
-    names = [argument.name for argument in function._schema.arguments]
+    names = _NAMES[function]
     kept = [name for name in _KEPT if name in names]
     if len(op.args) != len(kept) or ("out" in names) != ("out" in op.kwargs):
         raise GraphError(f"%{op.name}: {op.target} takes {', '.join(kept)}" + ("; out=" if "out" in names else ""))
@@ -132,5 +136,8 @@ def write_collective(op: Op, write: Callable[[Arg], Any]) -> tuple[Any, tuple[An
 def bound(node: Node) -> dict[str, Any]:
     """The arguments of a node by the names in its operator's schema."""
     assert isinstance(node.target, OpOverload)
-    names = [argument.name for argument in node.target._schema.arguments]
+    return _by_name(node, [argument.name for argument in node.target._schema.arguments])
+
+
+def _by_name(node: Node, names: Sequence[str]) -> dict[str, Any]:
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}

@@ -69,7 +69,7 @@ def lower(program: Program) -> tuple[GraphModule, dict[str, Node]]:
     owner = source.graph.owning_module if source else None
     graph = Graph(tracer_cls=source.graph._tracer_cls) if source else Graph()
     lowering = _Lowering(graph, source, program)
-    with no_collection():
+    with no_collection(), torch.no_grad():
         for op in program.ops:
             lowering.env[op.name] = lowering.copy(op) if lowering.is_unchanged(op) else lowering.make(op)
     lowering.make_output()
@@ -89,7 +89,7 @@ def relink(program: Program) -> Graph:
     """
     if not isinstance(program.source, Source):
         raise GraphError("only a program that came from a graph can be put back into it")
-    with no_collection():
+    with no_collection(), torch.no_grad():
         return _relinked(program, program.source)
 
 
@@ -126,7 +126,7 @@ def _settle(node: Node, place: Node) -> Node:
 
 
 class _Lowering:
-    """Makes nodes in a graph. `env` holds the node of each op that has been lowered so far."""
+    """Makes nodes in a graph, and notes no gradients. `env` holds the node of each op that has been lowered so far."""
 
     def __init__(self, graph: Graph, source: Source | None, program: Program) -> None:
         self.graph, self.source, self.program = graph, source, program
@@ -137,6 +137,7 @@ class _Lowering:
         self.fake_mode = _fake_mode(source, program)
         self.ops = {op.name: op for op in program.ops}
         self.calls = CallTraits()
+        self.functions: dict[str, Callable[..., Any]] = {}  # by target, of those that were looked up
 
     def is_unchanged(self, op: Op) -> bool:
         if self.source is None or self.source.ops.get(op.name) is not op:
@@ -152,7 +153,8 @@ class _Lowering:
         """A new node for an op."""
         kind, target, args, kwargs = self.spelled(op)
         node = self.graph.create_node(kind, target, args, kwargs, name=op.name)
-        self.describe(node, op)
+        node.meta.update(self.inherited(op))  # torch notes it at length if it is set
+        self.add_value(node, op)
         return node
 
     def update(self, node: Node, op: Op) -> Node:
@@ -163,12 +165,12 @@ class _Lowering:
         node.args = args
         if node.kwargs or kwargs:
             node.kwargs = kwargs
-        self.describe(node, op)
+        node.meta = self.inherited(op)
+        self.add_value(node, op)
         return node
 
-    def describe(self, node: Node, op: Op) -> None:
-        """Give a node its metadata."""
-        node.meta = self.inherited(op)
+    def add_value(self, node: Node, op: Op) -> None:
+        """Add the value of a node to its metadata."""
         if self.fake_mode is not None and "val" not in node.meta:
             value = self.left_by_sources(op)
             value = self.value(op, node) if value is _UNKNOWN else value
@@ -227,7 +229,9 @@ class _Lowering:
         if old is not None and self.source is not None and self.source.ops[op.name].target == op.target:
             assert callable(old.target)
             return old.target
-        return resolve(op.target)
+        if op.target not in self.functions:
+            self.functions[op.target] = resolve(op.target)
+        return self.functions[op.target]
 
     def inherited(self, op: Op) -> dict[str, Any]:
         """The metadata of the node that an op was, or of the first of those that it came from."""
@@ -295,7 +299,7 @@ class _Lowering:
         # Of our own operator it is known what it gives, and torch takes long to ask.
         target = unfilled if op.target == "weft.pack.default" else node.target
         assert callable(target)
-        with self.fake_mode, torch.no_grad():
+        with self.fake_mode:
             return target(*args, **kwargs)
 
     def whole(self, op: Op, node: Node) -> FakeTensor | None:
@@ -321,7 +325,7 @@ class _Lowering:
 def _view(node: Node, whole: FakeTensor) -> FakeTensor:
     """What the fake mode would say, with the same storage. There are hundreds of views of packs, and it takes long."""
     assert isinstance(node.target, OpOverload)
-    with in_kernel_invocation_manager(whole.fake_mode), torch.no_grad():
+    with in_kernel_invocation_manager(whole.fake_mode):
         seen = node.target(whole, *node.args[1:])
     return FakeTensor(whole.fake_mode, seen, whole.device)
 

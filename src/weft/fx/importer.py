@@ -65,8 +65,8 @@ class _Importer:
         self.args = ArgReader(self.specs)
         self.traits = CallTraits()
         self.targets: dict[Any, str] = {}
-        # Of operators that are called like any other, as nearly all are: in one look-up, since torch's hash is slow.
-        self.plain: dict[Any, tuple[str, Traits]] = {}
+        # Of operators that are called like any other, as nearly all are: by id, since torch's hash is slow.
+        self.plain: dict[int, tuple[str, Traits]] = {}
         self.places: dict[str, str] = {}  # of stack traces
         self.modules: dict[str, str] = {"": ""}  # of paths as torch spells them
         self.origins: dict[tuple[Any, ...], str] = {}  # of all that torch says of where an op comes from
@@ -91,7 +91,7 @@ class _Importer:
             return Op(node.name, "input", out=self.out(node), traits=PURE, origin=node.meta.get("weft_serves", ""))
         if node.op == "get_attr":
             return Op(node.name, "get_attr", (str(node.target),), out=self.out(node), traits=PURE)
-        if (known := self.plain.get(node.target)) is not None:
+        if (known := self.plain.get(id(node.target))) is not None:
             (target, traits), read, given = known, self.args.read, node.kwargs
             args = tuple(map(read, node.args))
             kwargs = {key: read(value) for key, value in given.items()} if given else {}
@@ -120,7 +120,7 @@ class _Importer:
         if function not in self.targets:
             self.targets[function] = target_of(function)
             if isinstance(function, OpOverload) and not may_be_fused(function):
-                self.plain[function] = self.targets[function], function_traits(function)
+                self.plain[id(function)] = self.targets[function], function_traits(function)
         return self.targets[function]
 
     def out(self, node: Node) -> tuple[Spec, ...]:
@@ -131,11 +131,12 @@ class _Importer:
         meta = node.meta
         stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack")
         told = meta.get("weft_serves"), next(reversed(stack.values()))[0] if stack else "", meta.get("stack_trace")
-        if told not in self.origins:
+        found = self.origins.get(told)
+        if found is None:
             served, path, trace = told
             what = served if served is not None else self.module(path)
-            self.origins[told] = f"{what} {self.place(trace) if trace else ''}".strip()
-        return self.origins[told]
+            found = self.origins[told] = f"{what} {self.place(trace) if trace else ''}".strip()
+        return found
 
     def module(self, path: str) -> str:
         if path not in self.modules:

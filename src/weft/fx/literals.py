@@ -99,6 +99,8 @@ class ArgWriter:
 
     def write(self, arg: Arg) -> Any:
         """The torch.fx argument that `arg` stands for."""
+        if type(arg) in _PLAIN:
+            return arg
         match arg:
             case Ref(name):
                 return self._node(name)

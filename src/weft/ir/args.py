@@ -99,9 +99,10 @@ def names_in(args: Iterable[Arg]) -> list[str]:
     """What the references in several arguments refer to, left to right, with repetition."""
     found: list[str] = []
     for arg in args:
-        if isinstance(arg, Ref):
+        kind = type(arg)  # nothing is derived from these types, and every op that is made asks
+        if kind is Ref:
             found.append(arg.name)
-        elif type(arg) not in _PLAIN and isinstance(arg, _CONTAINERS):
+        elif kind not in _PLAIN and isinstance(arg, _CONTAINERS):
             found += names_in(parts(arg))
     return found
 

@@ -44,9 +44,10 @@ def merge(program: Program, buckets: Sequence[Bucket], stamp: str) -> Program:
                 site.move(position, site.at_launch)
         results = WAYS[bucket.way](site)
         for member in bucket.members:
+            where = site.before_use(member)
             for position in member.family:
                 if position < member.used:
-                    site.move(position, site.before_use(member))
+                    site.move(position, where)
             if member.start.name not in results:
                 site.move(member.position, site.at_launch)
                 continue
@@ -103,10 +104,11 @@ def _by_one_call(site: Site, instead: Mapping[str, Ref], used: Mapping[str, tupl
     names = [start.name for start in site.starts]
     bucket = site.add(site.at_launch, "bucket", first.target, sent, *first.args[1:], out=results, of=names)
     found: dict[str, Ref] = {}
+    overwritten = site.before_overwritten()
     for index, member in enumerate(site.bucket.members):
         own, name = member.start.out, member.start.name
         part = site.add(site.at_launch, "part", "getitem", bucket, index, out=own, of=(name,))
-        where = min(used.get(name, site.before_use(member)), site.before_overwritten())
+        where = min(used.get(name, site.before_use(member)), overwritten)
         found[name] = site.add(where, "done", "wait", part, out=own, of=site.waits(member))
     return found
 

@@ -189,7 +189,7 @@ def order_of(sketch: Sketch, placement: Placement) -> list[int]:
         launch, wait = sketch.slots[placement.launch[number]], sketch.slots[placement.wait[number]]
         place.update(dict.fromkeys(window.launched, (launch, 2, rank)))
         place.update(dict.fromkeys(window.waited, (wait, 3, rank)))
-    return sorted(range(len(program)), key=lambda position: (place.get(position, (position, 1, 0)), position))
+    return sorted(range(len(program)), key=lambda position: place.get(position, (position, 1, 0)))
 
 
 def _reordered(timeline: Timeline, order: Sequence[int]) -> Timeline:

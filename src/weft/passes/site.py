@@ -49,7 +49,7 @@ class Site:
 
     def before_use(self, member: Window | None = None) -> tuple[int, int]:
         """Before the first op that uses the result of a member, or of any of them."""
-        return min(one.used for one in ((member,) if member else self.bucket.members)), 0
+        return member.used if member is not None else min(one.used for one in self.bucket.members), 0
 
     def before_overwritten(self) -> tuple[int, int]:
         """Before the first op that writes to what any member sends."""

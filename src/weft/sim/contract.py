@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import add, sub
 
 from weft.analysis.dependencies import dependencies
 from weft.analysis.memory import kept, memory
@@ -171,15 +172,15 @@ class _Contraction:
 
     def _peaks(self) -> tuple[int, ...]:
         """For each half-slot, the most that lives there of the storages that do not float."""
-        found, floating, end = memory(self._program), self._floating, len(self._program)
-        born, dead = [0] * (end + 1), [0] * (end + 1)
+        found, floating, never = memory(self._program), self._floating, len(self._program)
+        born, dead = [0] * (never + 1), [0] * (never + 1)
         lives = zip(self._known.nbytes, found.births, found.deaths, strict=True)
         for storage, (nbytes, birth, death) in enumerate(lives):
             if nbytes and storage not in floating:
                 born[birth] += nbytes
-                dead[end if storage in self._kept else death] += nbytes
-        after = list(accumulate(more - less for more, less in zip(born, dead, strict=True)))
-        during = [left + less for left, less in zip(after, dead, strict=True)]
+                dead[never if storage in self._kept else death] += nbytes
+        after = list(accumulate(map(sub, born, dead)))
+        during = list(map(add, after, dead))
         peaks: list[int] = []
         for begin, end in pairwise((-1, *self._slots)):
             peaks += [max(during[begin + 1 : end + 1], default=0), after[end] if end >= 0 else 0]

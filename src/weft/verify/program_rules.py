@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from weft.analysis.dependencies import accesses, arguments
+from weft.analysis.dependencies import accesses, ill_defined
 from weft.analysis.pairs import pairs
 from weft.analysis.storages import storages
 from weft.ir.args import refs
@@ -30,9 +30,8 @@ def unique_names(program: Program) -> Iterator[tuple[str, str]]:
 def defined_before_use(program: Program) -> Iterator[tuple[str, str]]:
     """A value is used only after the op that makes it; outputs exist."""
     circle: Mapping[str, int] = {}
-    for position, (op, places) in enumerate(zip(program.ops, arguments(program), strict=True)):
-        if len(places) == len(op.given):
-            continue  # all that it uses was there before
+    for position in ill_defined(program):
+        op = program.ops[position]
         for name in dict.fromkeys(op.given):
             place = program.index.get(name)
             if place is None:
