@@ -41,8 +41,9 @@ def _pairs(program: Program) -> Pairs:
     waits: dict[str, list[str]] = {}
     start: dict[str, str] = {}
     strays: list[str] = []
+    others = start_of.keys().isdisjoint
     for op in program.ops:
-        if not op.traits.views and op.comm is None:
+        if op.comm is None and (not op.traits.views or (others(op.given) and not op.is_wait)):
             continue  # most ops have no part in this
         if op.comm is not None:
             start_of[op.name] = op.name

@@ -134,7 +134,7 @@ def _windows(program: Program) -> Mapping[str, Window]:
 
 
 def _first_user(places: Sequence[int], after: Sequence[Sequence[int]], members: Collection[int]) -> int:
-    """The first of those behind these places that is no member of the family; the end of the program if there is none."""
+    """The first of those behind these places that is no member of the family; if there is none, the program's end."""
     return min([other for place in places for other in after[place] if other not in members], default=len(after))
 
 

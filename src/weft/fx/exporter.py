@@ -165,7 +165,8 @@ class _Lowering:
         node.args = args
         if node.kwargs or kwargs:
             node.kwargs = kwargs
-        node.meta = self.inherited(op)
+        if not self.gives_the_same(op):  # else all that is said of it holds
+            node.meta = self.inherited(op)
         self.add_value(node, op)
         return node
 
@@ -237,14 +238,18 @@ class _Lowering:
         """The metadata of the node that an op was, or of the first of those that it came from."""
         if self.source is None:
             return {}
-        old = self.source.ops.get(op.name)
-        if old is not None and old.target == op.target and old.out == op.out:
+        if self.gives_the_same(op):
             return copy.copy(self.source.nodes[op.name].meta)
         for name in (op.name, *op.sources):
             if name in self.source.nodes:
                 meta = self.source.nodes[name].meta
                 return {key: meta[key] for key in INHERITED if key in meta}
         return {}
+
+    def gives_the_same(self, op: Op) -> bool:
+        """Whether an op was there before, and what it gives is still of the same kind."""
+        old = self.source.ops.get(op.name) if self.source else None
+        return old is not None and old.target == op.target and old.out == op.out
 
     def left_by_sources(self, op: Op) -> Any:
         """The results of the starts or waits that a start or a wait took the place of, where they are the same.

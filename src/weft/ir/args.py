@@ -99,10 +99,9 @@ def names_in(args: Iterable[Arg]) -> list[str]:
     """What the references in several arguments refer to, left to right, with repetition."""
     found: list[str] = []
     for arg in args:
-        kind = type(arg)  # nothing is derived from these types, and every op that is made asks
-        if kind is Ref:
+        if type(arg) is Ref:
             found.append(arg.name)
-        elif kind not in _PLAIN and isinstance(arg, _CONTAINERS):
+        elif type(arg) not in _PLAIN and isinstance(arg, _CONTAINERS):
             found += names_in(parts(arg))
     return found
 

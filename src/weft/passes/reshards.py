@@ -25,11 +25,11 @@ _ACROSS = "such parts do not lie one behind the other"
 
 def find_gathers_of_parts(found: Findings) -> None:
     """A step for each gather of every rank's own part of what all of them have."""
-    facts, table = found.facts, found.facts.table
+    facts, table, terms = found.facts, found.facts.table, found.facts.terms.of
     holders: dict[int, str] = {}  # for each term, the first value that has it
     for op in facts.program.ops:
         if op.comm is not None and op.comm.kind == "all_gather" and facts.is_plain(op):
-            sent, made = facts.terms.sent[op.name], facts.terms.of[op.name]
+            sent, made = facts.terms.sent[op.name], terms[op.name]
             across = table.cut_across(sent, op.comm.group.size)
             if made != table.term("gather", op.comm.group, sent):
                 if made in holders:
@@ -39,8 +39,8 @@ def find_gathers_of_parts(found: Findings) -> None:
             elif (part := table.part_of(sent)) is not None and part.count == op.comm.group.size and part.of in holders:
                 why = _not_own(facts, op.comm.group, part.number) or "ranks are not known to have the same there"
                 found.refuse(op, f"it gathers part {part.number} of %{holders[part.of]}: {why}")
-        elif op.comm is None and op.name in facts.terms.of and _in_rows(op):
-            holders.setdefault(facts.terms.of[op.name], op.name)
+        elif op.comm is None and op.name in terms and _in_rows(op):
+            holders.setdefault(terms[op.name], op.name)
 
 
 def _in_rows(op: Op) -> bool:
@@ -82,13 +82,14 @@ def _not_own(facts: Facts, group: Group, number: int) -> str | None:
 def find_reductions_to_parts(found: Findings) -> None:
     """A step for each all-reduce of which nobody reads more than the rank's own part."""
     facts = found.facts
+    sums = [op for op in facts.program.starts if op.comm is not None and op.comm.kind == "all_reduce"]
     inside: dict[int, list[Op]] = {}
-    for op in facts.program.ops:
+    for op in facts.program.ops if sums else ():
         if op.traits.views and not op.is_start:
             for storage in facts.known.of_value(op.name):
                 inside.setdefault(storage, []).append(op)
-    for start in facts.program.starts:
-        if start.comm is not None and start.comm.kind == "all_reduce" and facts.is_plain(start):
+    for start in sums:
+        if facts.is_plain(start):
             (storage,) = facts.known.of_value(start.name)
             _scatter(found, start, inside.get(storage, []))
 

@@ -41,10 +41,8 @@ def _run(program: Program, cost: CostModel, known: Prices) -> Timeline:
     index = program.index
     start_of = {index[wait]: index[start] for wait, start in pairs(program).start.items()}
     streams = Streams(known.slowdown)
-    begins: list[float] = []
     ends: list[float] = []
     for position, us in enumerate(known.us):
-        begins.append(streams.now)
         if position in known.links:
             streams.launch(_flight(program.ops[position], position, known, streams.now))
         elif position in start_of:
@@ -54,7 +52,8 @@ def _run(program: Program, cost: CostModel, known: Prices) -> Timeline:
         ends.append(streams.now)
     last = max(streams.now, streams.drain())
     flights = {position: Interval(flight.begin, flight.end) for position, flight in sorted(streams.landed.items())}
-    return Timeline(program, cost, known, tuple(begins), tuple(ends), flights, last)
+    begins = (0.0, *ends)[:-1]  # each op where the one before it ends
+    return Timeline(program, cost, known, begins, tuple(ends), flights, last)
 
 
 def _flight(start: Op, position: int, known: Prices, now: float) -> Flight:

@@ -143,14 +143,16 @@ class Sketch:
             if slot in launched:
                 for number in launched[slot]:
                     piece = self.pieces[number]
-                    streams.compute(piece.before_us)
+                    if piece.before_us:
+                        streams.compute(piece.before_us)
                     streams.launch(Flight(number, piece.group, piece.us, piece.shares, streams.now))
             if slot in waited:
                 for number in waited[slot]:
                     now = streams.now
                     streams.wait(number)
                     held[number] = streams.now - now
-                    streams.compute(self.pieces[number].behind_us)
+                    if self.pieces[number].behind_us:
+                        streams.compute(self.pieces[number].behind_us)
         last = max(streams.now, streams.drain())
         flights = [streams.landed[number] for number in range(len(self.pieces))]
         begins, lands = tuple(one.begin for one in flights), tuple(one.end for one in flights)

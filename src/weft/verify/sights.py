@@ -99,10 +99,9 @@ def _layout_before(before: Program, lost: Set[str]) -> Layout:
 
 
 def _layout_after(before: Program, after: Program, heirs: Heirs, was: Layout) -> Layout:
-    had, place = _made(before), dict[int, int]()
-    for name, made in _made(after).items():
-        if name in had:
-            place.update(zip(made, had[name], strict=False))
+    had, has = _made(before), _made(after)
+    both = [(made, had[name]) for name, made in has.items() if name in had]
+    place = {now: then for made, known in both for now, then in zip(made, known, strict=False)}
     still_there = frozenset(place.values())
     home: dict[str, frozenset[int]] = {}
     now = Layout(storages(after).all_of, place, home)
