@@ -14,12 +14,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,6 +26,7 @@ from unittest.mock import patch
 import weft
 from bench.capture import captured_on
 from bench.rows import Row, report
+from bench.seeds import printed
 from bench.torch_pass import torch_pass
 from bench.workloads import WORKLOADS, Workload
 from weft import pipeline
@@ -147,16 +144,7 @@ def plan_rows(workload: Workload, machine: str, processes: int = PROCESSES) -> l
     """How many different plans so many processes make for one step of two layers."""
     with captured(workload, 2) as program:
         text = str(program)
-
-    def hashed(seed: int) -> str:
-        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
-        command = [sys.executable, "-c", HASH, machine]
-        return subprocess.run(
-            command, input=text, text=True, env=environment, check=True, stdout=subprocess.PIPE
-        ).stdout
-
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        hashes = {*threads.map(hashed, range(processes))}
+    hashes = printed(HASH, [machine], text, processes)
     return [Row(f"different plans of {processes} processes with other hash seeds", len(hashes), "", 1)]
 
 

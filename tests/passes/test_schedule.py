@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -16,6 +13,7 @@ from hypothesis import strategies as st
 
 import weft
 from bench.liveness import live_bytes
+from bench.seeds import printed
 from tests.analysis.texts import program
 from tests.programs import programs
 from tests.sim.test_exact import Whole
@@ -153,24 +151,13 @@ print(SchedulePass(max_memory_increase_ratio=0.1).plan(program, Context.of(progr
 
 
 def test_twenty_processes_with_other_hash_seeds_make_the_same_plan() -> None:
-    """Four at a time. The program has three groups, and its plan moves something."""
-    text = str(several_groups())
-    hashes = set[str]()
-    for first in range(0, 20, 4):
-        runs = [_hashing(seed) for seed in range(first, first + 4)]
-        hashes |= {run.communicate(text)[0] for run in runs}
-        assert [run.returncode for run in runs] == [0] * 4
+    """The program has three groups, and its plan moves something."""
+    hashes = printed(HASH, [], str(several_groups()), 20)
     assert len(hashes) == 1
     machine = Machine.load("h100-eth100")
     plan = SchedulePass(max_memory_increase_ratio=0.1).plan(several_groups(), Context.of(several_groups(), machine))
     assert hashes == {plan.hash + "\n"}
     assert plan.steps
-
-
-def _hashing(seed: int) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
-    pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", HASH], stdin=pipe, stdout=pipe, text=True, env=environment)
 
 
 def several_groups() -> Program:
